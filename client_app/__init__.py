@@ -1,0 +1,1 @@
+"""One silo: Flower ClientApp, local training, drift control, policy guard, outbox."""

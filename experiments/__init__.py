@@ -1,0 +1,1 @@
+"""Command line, in-process runtime and studies; may import every other room."""

@@ -1,0 +1,1 @@
+"""The coordinator: Flower ServerApp, run configuration, checkpoints, report."""
