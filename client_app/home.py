@@ -1,0 +1,202 @@
+"""A silo's folder: settings, ledger, and per run the outbox, secrets and control variate.
+
+Every file is written to a temporary name, fsynced, renamed, and its folder fsynced, so that after a
+power cut a file is either whole or absent. Secrets are readable by the owner only.
+
+Layout::
+
+    silo.toml
+    ledger.jsonl, ledger.anchor
+    runs/<run id>/terms        terms the silo agreed to
+                  keys         share-encryption key of the run (secret)
+                  run          roster and threshold
+                  control.npz  committed control variate
+                  <epoch>.secrets   mask key and self-mask seed (secret)
+                  <epoch>.pending   control change waiting for the epoch's outcome
+                  <epoch>.peers     what `train` brought and `unmask` needs
+                  <stage>.<epoch>.reply   outbox
+"""
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import cbor2
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.drift_control import Control, Pending
+from client_app.errors import Declined, SiloError
+from client_app.policy import SiloSettings, load_settings
+from privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the silo: a CBOR body and ring arrays."""
+
+    body: bytes
+    arrays: Mapping[str, NDArray[np.unsignedinteger]]
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write ``data`` so that ``path`` is either the old or the new whole, also after a power cut."""
+    temporary = path.with_name(path.name + ".tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@dataclass(frozen=True)
+class SiloHome:
+    """The folder of one silo."""
+
+    root: Path
+    settings: SiloSettings
+
+    @classmethod
+    def create(cls, root: Path, settings: str) -> "SiloHome":
+        """Make a new silo folder from the text of its ``silo.toml``, with an empty ledger.
+
+        Raises
+        ------
+        SiloError
+            If the folder already holds a silo: a ledger is never replaced.
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        if (root / "silo.toml").exists():
+            raise SiloError(f"{root}: already holds a silo; its ledger is never replaced")
+        Ledger.create(root / "ledger.jsonl", root / "ledger.anchor").close()
+        write_atomic(root / "silo.toml", settings.encode())
+        return cls.open(root)
+
+    @classmethod
+    def open(cls, root: Path) -> "SiloHome":
+        """Open an existing silo folder."""
+        return cls(root, load_settings(root / "silo.toml"))
+
+    def ledger(self) -> Ledger:
+        """Open the ledger; raises `privacy.errors.LedgerError` if it is lost, altered or behind its anchor."""
+        return Ledger.open(self.root / "ledger.jsonl", self.root / "ledger.anchor")
+
+    def run(self, run_id: bytes) -> "RunFolder":
+        """Return the folder of a run, made if need be."""
+        folder = self.root / "runs" / run_id.hex()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return RunFolder(folder)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a silo keeps of one run."""
+
+    path: Path
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store ``data`` durably."""
+        write_atomic(self.path / name, data)
+
+    def get(self, name: str) -> bytes | None:
+        """Return what was stored, or None."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def need(self, name: str) -> bytes:
+        """Return what was stored, or decline: the coordinator skipped a stage."""
+        data = self.get(name)
+        if data is None:
+            raise Declined(f"{name}: not there; the coordinator skipped a stage")
+        return data
+
+    def answered(self, stage: str, epoch: int, request: bytes) -> Reply | None:
+        """Return the stored reply to the identical request.
+
+        Raises
+        ------
+        Declined
+            If a different request was answered under the same (run, epoch, stage).
+        """
+        stored = self.get(_reply_name(stage, epoch))
+        if stored is None:
+            return None
+        fields = cbor2.loads(stored)
+        if fields["request"] != request:
+            raise Declined(f"{stage} of epoch {epoch}: another request was answered already")
+        arrays = {name: np.frombuffer(data, dtype=dtype) for name, (dtype, data) in fields["arrays"].items()}
+        return Reply(fields["body"], arrays)
+
+    def answer(self, stage: str, epoch: int, request: bytes, reply: Reply) -> Reply:
+        """Store the reply before it may leave."""
+        fields = {
+            "request": request,
+            "body": reply.body,
+            "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
+        }
+        self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
+        return reply
+
+    def control(self, parameters: int) -> Control:
+        """Return the committed control; zero before the first contribution."""
+        data = self.get("control.npz")
+        if data is None:
+            return Control(np.zeros(parameters))
+        with np.load(io.BytesIO(data)) as stored:
+            return Control(
+                stored["weighted"],
+                int(stored["settled"]),
+                float(stored["drift"]),
+                float(stored["direction"]),
+                bool(stored["measured"]),
+            )
+
+    def put_control(self, control: Control) -> None:
+        """Commit the control."""
+        self.put("control.npz", _packed(**vars(control)))
+
+    def pending(self, epoch: int) -> Pending | None:
+        """Return the change that waits for the outcome of ``epoch``."""
+        data = self.get(f"{epoch}.pending")
+        if data is None:
+            return None
+        with np.load(io.BytesIO(data)) as stored:
+            return Pending(stored["change"], float(stored["drift"]), float(stored["direction"]))
+
+    def put_pending(self, epoch: int, pending: Pending) -> None:
+        """Keep a change until the outcome of ``epoch`` is announced."""
+        self.put(f"{epoch}.pending", _packed(**vars(pending)))
+
+    def erase_before(self, epoch: int) -> None:
+        """Delete the secrets, replies and pending changes of all epochs before ``epoch``."""
+        for path in self.path.iterdir():
+            parts = path.name.split(".")
+            number = next((part for part in parts if part.isdigit()), None)
+            if number is not None and int(number) < epoch:
+                path.unlink()
+
+    def erase_secrets(self) -> None:
+        """Delete everything but the committed control and the terms, at the end of a run."""
+        for path in self.path.iterdir():
+            if path.name not in ("terms", "control.npz"):
+                path.unlink()
+
+
+def _reply_name(stage: str, epoch: int) -> str:
+    return f"{stage}.{epoch}.reply"
+
+
+def _packed(**arrays: object) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()

@@ -1,0 +1,137 @@
+"""One silo's local DP-SGD steps with drift correction and an implicit proximal term (eq. 13 of the paper).
+
+All randomness and every touch of a record sits in `privacy.dpsgd.private_gradient`; what is computed
+here is post-processing of its noised output.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from privacy.dpsgd import private_gradient
+from privacy.mlp import PerExampleModel
+from privacy.plan import MechanismPlan
+from privacy.randomness import RandomStream
+from privacy.release import ReleasePlan
+
+
+@dataclass(frozen=True)
+class LocalUpdate:
+    """Result of the local steps of one round; everything but the diagnostics is privatised.
+
+    Attributes
+    ----------
+    delta : ndarray of float64, shape (p,)
+        ``Delta_i = w_i - y``, rescaled to ``tau`` steps of ``eta_0`` whatever steps were taken
+        (FedNova normalisation, Wang et al. 2020), so that no silo is reweighted by its own pace.
+    noise_energy : float
+        ``eps_i``: expected squared norm of the privacy noise in ``delta``.
+    mean_gradient : ndarray of float64, shape (p,)
+        ``g_bar_i``, the mean noised gradient of the steps.
+    drift : float
+        ``||w_i - y||^2`` before rescaling (eq. 20).
+    direction : float
+        Squared norm of the mean corrected direction less its known noise energy, at least 0.
+    steps : int
+        Steps taken; the ledger is charged ``tau`` in any case.
+    zeroed : int
+        Non-finite per-example gradients replaced by zero; stays in the silo's log.
+    """
+
+    delta: NDArray[np.float64]
+    noise_energy: float
+    mean_gradient: NDArray[np.float64]
+    drift: float
+    direction: float
+    steps: int
+    zeroed: int
+
+
+def step_size(plan: ReleasePlan, mechanism: MechanismPlan, direction: float) -> float:
+    """Largest ``eta <= eta_0`` whose expected squared drift stays within the drift budget (errata E19, E20).
+
+    The bound is ``eta^2 (tau^2 direction + tau C^2 / (q N_i) + tau p (sigma C / (q N_i))^2)``, with the
+    gradient variance at its bound ``C^2``.
+
+    Parameters
+    ----------
+    plan, mechanism
+        Public plan and the mechanism it binds for this silo.
+    direction : float
+        Last privatised ``||g_bar_i - c_i + c||^2`` without noise energy; 0 before the first.
+    """
+    if plan.drift_budget == 0:
+        return plan.step_size
+    noise = plan.parameters * (mechanism.noise_stddev / mechanism.divisor) ** 2
+    bound = plan.steps**2 * direction + plan.steps * (plan.clip_norm**2 / mechanism.divisor + noise)
+    return min(plan.step_size, math.sqrt(plan.drift_budget / bound))
+
+
+def train_locally(
+    model: PerExampleModel,
+    features: NDArray[np.float32],
+    targets: NDArray[np.float32],
+    plan: ReleasePlan,
+    mechanism: MechanismPlan,
+    point: NDArray[np.float32],
+    correction: NDArray[np.float32],
+    eta: float,
+    stream: RandomStream,
+) -> LocalUpdate:
+    """Run up to ``tau`` private steps from ``y``.
+
+    Guarantee: the output is a post-processing of at most ``tau`` Poisson-subsampled Gaussian mechanisms with
+    the parameters of ``mechanism`` (adjacency: one record replaced by the null record).
+
+    Parameters
+    ----------
+    model
+        Gives per-example clipped gradient sums.
+    features, targets : ndarray of float32, shapes (n, d) and (n,)
+        The silo's training split.
+    plan, mechanism
+        Public plan of the epoch and its mechanism for this silo.
+    point : ndarray of float32, shape (p,)
+        Broadcast ``y``.
+    correction : ndarray of float32, shape (p,)
+        ``gain (c - c_i)``.
+    eta : float
+        Step size from `step_size`.
+    stream : RandomStream
+        Source of Poisson sampling and noise.
+    """
+    anchor = torch.from_numpy(point)
+    shift = torch.from_numpy(correction)
+    weights = anchor.clone()
+    gradients = torch.zeros(plan.parameters, dtype=torch.float64)
+    shrink = 1 / (1 + eta * plan.proximal)
+    taken = zeroed = 0
+    drift = 0.0
+    for _ in range(plan.steps):
+        gradient = private_gradient(model, weights, features, targets, mechanism, stream)
+        zeroed += gradient.zeroed
+        gradients += gradient.mean
+        weights = anchor + (weights - anchor - eta * (gradient.mean + shift)) * shrink
+        taken += 1
+        drift = float(torch.sum((weights - anchor).double() ** 2))
+        if 0 < plan.drift_budget < drift:
+            break
+
+    shares = shrink ** np.arange(taken, 0, -1)
+    length = plan.step_size * plan.steps
+    delta = (weights - anchor).double().numpy() * (length / (eta * shares.sum()))
+    noise = plan.parameters * (mechanism.noise_stddev / mechanism.divisor) ** 2
+    mean_gradient = (gradients / taken).numpy()
+    direction = float(np.sum((mean_gradient + correction) ** 2)) - noise / taken
+    return LocalUpdate(
+        delta=delta,
+        noise_energy=length**2 * noise * float(np.sum(shares**2) / shares.sum() ** 2),
+        mean_gradient=mean_gradient,
+        drift=drift,
+        direction=max(direction, 0.0),
+        steps=taken,
+        zeroed=zeroed,
+    )

@@ -1,0 +1,174 @@
+"""What a silo is willing to do: ``silo.toml``, and the checks of every request against it.
+
+The silo does not trust the coordinator's numbers. Each check declines before any record is touched and
+before anything is spent.
+"""
+
+import math
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from client_app.errors import Declined, SiloError
+from privacy.release import ReleasePlan, RunTerms
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits of one silo, from the ``[policy]`` table of its ``silo.toml``.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Total record-level budget of this data set over all runs, by basic composition over runs.
+    min_noise_multiplier, max_clip_norm, max_sampling_rate, max_local_steps
+        Bounds on ``sigma``, ``C``, ``q``, ``tau``.
+    min_cohort : float
+        Least expected number of contributors ``tau_sel``.
+    min_probability : float
+        Least participation probability a plan may force.
+    min_enrolment : int
+        Smallest roster.
+    hidden : tuple of int
+        Hidden widths of the model the silo agreed to.
+    allow_seeded : bool
+        Whether noise may come from an announced seed. Such a run is not private.
+    """
+
+    epsilon: float
+    delta: float
+    min_noise_multiplier: float = 0.5
+    max_clip_norm: float = 10.0
+    max_sampling_rate: float = 0.5
+    max_local_steps: int = 50
+    min_cohort: float = 8.0
+    min_probability: float = 0.01
+    min_enrolment: int = 10
+    hidden: tuple[int, ...] = (320, 320)
+    allow_seeded: bool = False
+
+
+@dataclass(frozen=True)
+class SiloSettings:
+    """One silo: its name, where its samples are, and its policy."""
+
+    name: str
+    data: Path
+    policy: Policy
+
+
+def load_settings(path: Path) -> SiloSettings:
+    """Read ``silo.toml``.
+
+    Raises
+    ------
+    SiloError
+        Naming the file and the key, for a missing file, bad TOML, an unknown or missing key,
+        a wrong type, or a number that is not finite and positive.
+    """
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except FileNotFoundError:
+        raise SiloError(f"{path}: not found; create the silo first (fcfl silo init)") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SiloError(f"{path}: not valid TOML: {error}") from None
+    if set(tables) != {"silo", "policy"} or set(tables["silo"]) != {"name", "data"}:
+        raise SiloError(f"{path}: expected the tables [silo] with name and data, and [policy]")
+    name, data = tables["silo"]["name"], tables["silo"]["data"]
+    if not (isinstance(name, str) and 0 < len(name) <= 64 and name.isprintable() and isinstance(data, str)):
+        raise SiloError(f"{path}: silo.name and silo.data must be text, the name of 1 to 64 characters")
+    return SiloSettings(name, (path.parent / data).resolve(), _policy(path, tables["policy"]))
+
+
+def _policy(path: Path, table: dict[str, Any]) -> Policy:
+    known = {field.name: field for field in fields(Policy)}
+    if unknown := set(table) - set(known):
+        raise SiloError(f"{path}: unknown key policy.{min(unknown)}; known keys are {', '.join(sorted(known))}")
+    if missing := {"epsilon", "delta"} - set(table):
+        raise SiloError(f"{path}: missing key policy.{min(missing)}")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key == "allow_seeded":
+            fine = isinstance(value, bool)
+        elif key == "hidden":
+            fine = isinstance(value, list) and bool(value) and all(type(v) is int and v > 0 for v in value)
+            value = tuple(value) if fine else value
+        elif known[key].type is int:
+            fine = type(value) is int and value > 0
+        else:
+            fine = type(value) in (int, float) and math.isfinite(value) and value > 0
+        if not fine:
+            raise SiloError(f"{path}: policy.{key} = {value!r}; expected a {_expected(key, known)}")
+        values[key] = value
+    return Policy(**values)
+
+
+def _expected(key: str, known: dict[str, Any]) -> str:
+    kinds = {"allow_seeded": "true or false", "hidden": "list of positive whole numbers"}
+    return kinds.get(key, "positive whole number" if known[key].type is int else "finite positive number")
+
+
+def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[float, float]) -> None:
+    """Decline a run whose terms exceed the policy.
+
+    Parameters
+    ----------
+    policy : Policy
+    terms : RunTerms
+    features : int
+        Width of the silo's samples.
+    granted : tuple of float
+        Sums of (epsilon, delta) of all other runs in the silo's ledger.
+
+    Raises
+    ------
+    Declined
+        Naming the first limit that is exceeded.
+    """
+    _decline_unless(
+        (terms.noise_seed is None or policy.allow_seeded, "the run is seeded and policy.allow_seeded is false"),
+        (terms.sigma_min >= policy.min_noise_multiplier, f"sigma_min {terms.sigma_min} below the policy's"),
+        (terms.clip_norm <= policy.max_clip_norm, f"clip norm {terms.clip_norm} above the policy's"),
+        (terms.sampling_rate <= policy.max_sampling_rate, f"sampling rate {terms.sampling_rate} above the policy's"),
+        (terms.steps <= policy.max_local_steps, f"{terms.steps} local steps, more than the policy's"),
+        (terms.cohort >= policy.min_cohort, f"expected contributors {terms.cohort} below the policy's"),
+        (terms.min_probability >= policy.min_probability, f"least probability {terms.min_probability} too low"),
+        (terms.hidden == policy.hidden, f"the model {terms.hidden} is not the one agreed to, {policy.hidden}"),
+        (terms.features == features, f"the model takes {terms.features} features, the samples have {features}"),
+        (
+            granted[0] + terms.epsilon <= policy.epsilon,
+            f"epsilon {terms.epsilon} on top of {granted[0]} already granted exceeds the total {policy.epsilon}",
+        ),
+        (
+            granted[1] + terms.delta <= policy.delta * (1 + 1e-12),
+            f"delta {terms.delta} on top of {granted[1]} already granted exceeds the total {policy.delta}",
+        ),
+    )
+
+
+def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: int, records: int) -> None:
+    """Decline an epoch whose plan leaves the agreed terms or the policy.
+
+    Raises
+    ------
+    Declined
+        Naming the first value that differs.
+    """
+    _decline_unless(
+        (enrolled >= policy.min_enrolment, f"{enrolled} silos enrolled, the policy wants {policy.min_enrolment}"),
+        (plan.sampling_rate == terms.sampling_rate, "the sampling rate is not the agreed one"),
+        (plan.clip_norm == terms.clip_norm, "the clip norm is not the agreed one"),
+        (plan.steps <= terms.steps, "more local steps than agreed"),
+        (terms.sigma_min <= plan.noise_multiplier <= terms.sigma_max, "the noise multiplier is outside the terms"),
+        (plan.cohort >= terms.cohort, "fewer expected contributors than agreed"),
+        (plan.min_probability >= terms.min_probability, "a lower least probability than agreed"),
+        (plan.min_records <= records <= plan.max_records, "the public record bounds do not hold for this silo"),
+    )
+
+
+def _decline_unless(*conditions: tuple[bool, str]) -> None:
+    for holds, reason in conditions:
+        if not holds:
+            raise Declined(reason)

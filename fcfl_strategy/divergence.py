@@ -1,0 +1,54 @@
+"""Cross-silo dispersion from securely summed scalars (eq. 5 of the paper, errata E17)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MomentSums:
+    """Sums over the contributors of one round; no per-silo value is among them.
+
+    Attributes
+    ----------
+    weight : float
+        ``S_1 = sum omega_i``.
+    squared_norm : float
+        ``S_D2 = sum omega_i ||Delta_i||^2``.
+    noise_energy : float
+        ``S_e = sum omega_i eps_i`` with ``eps_i = E||noise of Delta_i||^2``, known from the plan.
+    weighted_noise_energy : float
+        ``S_ee = sum omega_i^2 eps_i``.
+    """
+
+    weight: float
+    squared_norm: float
+    noise_energy: float
+    weighted_noise_energy: float
+
+
+def divergence(sums: MomentSums, update_squared_norm: float, step_length: float) -> float:
+    """Estimate ``D = sum_i omega_i ||g_i - g||^2 / sum_i omega_i`` without its noise energy.
+
+    ``E[S_D2/S_1 - ||u||^2]`` holds the noise energy ``S_e/S_1 - S_ee/S_1^2`` besides the dispersion
+    of the means: the second term because ``||u||^2`` carries the noise of the mean itself.
+
+    Parameters
+    ----------
+    sums : MomentSums
+    update_squared_norm : float
+        ``||u||^2``.
+    step_length : float
+        ``tau eta``, the length that turns a mean gradient into ``Delta``.
+
+    Returns
+    -------
+    float
+        At least 0. With drift control on it is the dispersion of the corrected directions.
+    """
+    noise = sums.noise_energy / sums.weight - sums.weighted_noise_energy / sums.weight**2
+    dispersion = sums.squared_norm / sums.weight - update_squared_norm - noise
+    return max(dispersion, 0.0) / step_length**2
+
+
+def update_noise_variance(sums: MomentSums, parameters: int) -> float:
+    """Known privacy-noise variance of one coordinate of ``u``: ``sum omega_i^2 eps_i / (p S_1^2)`` (E4)."""
+    return sums.weighted_noise_energy / (parameters * sums.weight**2)
