@@ -13,7 +13,8 @@ Layout::
                   control.npz  committed control variate
                   <epoch>.secrets   mask key and self-mask seed (secret)
                   <epoch>.pending   control change waiting for the epoch's outcome
-                  <epoch>.peers     what `train` brought and `unmask` needs
+                  <epoch>.bundle    bundle that goes with the secrets
+                  <epoch>.peers     what `contribute` brought and `unmask` needs
                   <stage>.<epoch>.reply   outbox
 """
 
@@ -35,10 +36,11 @@ from privacy.ledger import Ledger
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the silo: a CBOR body and ring arrays."""
+    """One answer of the silo: a CBOR body and ring arrays; ``spends`` stays at the silo."""
 
     body: bytes
     arrays: Mapping[str, NDArray[np.unsignedinteger]]
+    spends: bool = False
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -135,13 +137,14 @@ class RunFolder:
         if fields["request"] != request:
             raise Declined(f"{stage} of epoch {epoch}: another request was answered already")
         arrays = {name: np.frombuffer(data, dtype=dtype) for name, (dtype, data) in fields["arrays"].items()}
-        return Reply(fields["body"], arrays)
+        return Reply(fields["body"], arrays, fields["spends"])
 
     def answer(self, stage: str, epoch: int, request: bytes, reply: Reply) -> Reply:
         """Store the reply before it may leave."""
         fields = {
             "request": request,
             "body": reply.body,
+            "spends": reply.spends,
             "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
         }
         self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
@@ -173,22 +176,25 @@ class RunFolder:
         with np.load(io.BytesIO(data)) as stored:
             return Pending(stored["change"], float(stored["drift"]), float(stored["direction"]))
 
-    def put_pending(self, epoch: int, pending: Pending) -> None:
-        """Keep a change until the outcome of ``epoch`` is announced."""
-        self.put(f"{epoch}.pending", _packed(**vars(pending)))
+    def put_pending(self, epoch: int, pending: Pending | None) -> None:
+        """Keep a change until the outcome of ``epoch`` is announced; None forgets an attempt that crashed."""
+        if pending is None:
+            (self.path / f"{epoch}.pending").unlink(missing_ok=True)
+        else:
+            self.put(f"{epoch}.pending", _packed(**vars(pending)))
 
     def erase_before(self, epoch: int) -> None:
-        """Delete the secrets, replies and pending changes of all epochs before ``epoch``."""
+        """Delete the secrets, replies and pending changes of the epochs before ``epoch`` (enrolment is epoch 0)."""
         for path in self.path.iterdir():
             parts = path.name.split(".")
             number = next((part for part in parts if part.isdigit()), None)
-            if number is not None and int(number) < epoch:
+            if number is not None and 0 < int(number) < epoch:
                 path.unlink()
 
     def erase_secrets(self) -> None:
-        """Delete everything but the committed control and the terms, at the end of a run."""
+        """Delete everything but the terms, at the end of a run."""
         for path in self.path.iterdir():
-            if path.name not in ("terms", "control.npz"):
+            if path.name != "terms":
                 path.unlink()
 
 

@@ -1,0 +1,103 @@
+"""What the silo's ledger says about its budget, and the entries that change it.
+
+Within a run a Renyi filter at the agreed ``alpha*`` decides (Feldman and Zrnic 2021); over runs the agreed
+(epsilon, delta) add up (basic composition), whether or not a run used all of its own.
+"""
+
+from dataclasses import dataclass
+
+from privacy.chain import seal
+from privacy.filter import RenyiFilter
+from privacy.ledger import Ledger
+from privacy.plan import MechanismPlan
+from privacy.records import PRIVATE, SEEDED, Record, Release, RunClosed, RunOpened, parse
+from privacy.release import RunTerms
+
+
+@dataclass(frozen=True)
+class PrivacyBook:
+    """An open ledger read as budgets."""
+
+    ledger: Ledger
+
+    def _records(self) -> list[Record]:
+        parsed = (parse(entry.kind, entry.body) for entry in self.ledger.entries())
+        return [record for record in parsed if record is not None]
+
+    @property
+    def head(self) -> tuple[int, bytes]:
+        """Count and hash of the last entry."""
+        count, digest = self.ledger.head
+        return count, bytes.fromhex(digest)
+
+    def granted(self, besides: bytes) -> tuple[float, float]:
+        """Sums of the (epsilon, delta) agreed for all other runs."""
+        others = [r for r in self._records() if isinstance(r, RunOpened) and r.run != besides.hex()]
+        return sum(run.epsilon for run in others), sum(run.delta for run in others)
+
+    def open_run(self, terms: RunTerms, software: str) -> None:
+        """Enter a run's terms, once."""
+        run = terms.run_id.hex()
+        if any(isinstance(record, RunOpened) and record.run == run for record in self._records()):
+            return
+        opened = RunOpened(
+            run=run,
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            order=terms.order,
+            rdp_budget=terms.rdp_budget,
+            software=software,
+            status=PRIVATE if terms.noise_seed is None else SEEDED,
+        )
+        self.ledger.append(RunOpened.KIND, opened.body())
+
+    def filter(self, terms: RunTerms) -> RenyiFilter:
+        """Return the run's filter with everything charged so far; a run that is not open admits nothing."""
+        run = terms.run_id.hex()
+        spent = RenyiFilter(terms.order, 0.0)
+        for record in self._records():
+            if record.run != run:
+                continue
+            if isinstance(record, RunOpened):
+                spent = record.filter()
+            elif isinstance(record, Release):
+                spent = spent.charge(record.rdp)
+            else:
+                spent = RenyiFilter(terms.order, 0.0)
+        return spent
+
+    def admits(self, terms: RunTerms, mechanism: MechanismPlan) -> bool:
+        """Whether one more contribution fits."""
+        return self.filter(terms).admits(mechanism.rdp(terms.order))
+
+    def _release(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> Release:
+        return Release.charge(terms.run_id.hex(), epoch, mechanism, self.filter(terms))[0]
+
+    def head_after(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> tuple[int, bytes]:
+        """Head the ledger will have once `charge` was called."""
+        count, previous = self.ledger.head
+        entry = seal(count + 1, previous, Release.KIND, self._release(terms, epoch, mechanism).body())
+        return entry.count, bytes.fromhex(entry.hash)
+
+    def charge(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> None:
+        """Charge an epoch's release, once; it is on disk when this returns.
+
+        Raises
+        ------
+        privacy.errors.BudgetExceeded
+            If it does not fit; nothing changes.
+        """
+        run = terms.run_id.hex()
+        if any(isinstance(r, Release) and r.run == run and r.epoch == epoch for r in self._records()):
+            return
+        self.ledger.append(Release.KIND, self._release(terms, epoch, mechanism).body())
+
+    def close_run(self, terms: RunTerms, reason: str) -> None:
+        """Enter the end of a run, once."""
+        run = terms.run_id.hex()
+        if not any(isinstance(record, RunClosed) and record.run == run for record in self._records()):
+            self.ledger.append(RunClosed.KIND, RunClosed(run, reason).body())
+
+    def closed(self, run_id: bytes) -> bool:
+        """Whether a run has ended."""
+        return any(isinstance(record, RunClosed) and record.run == run_id.hex() for record in self._records())

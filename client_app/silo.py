@@ -1,0 +1,248 @@
+"""The silo's side of a run: enrol, join, contribute, unmask, close. Bytes and arrays in, bytes and arrays out.
+
+Every stage goes through the outbox: the identical request gets the identical reply and spends nothing, a
+different request under the same (run, epoch, stage) is declined. In `contribute` the order is: compute, store
+reply and secrets durably, charge the ledger durably, reply. A crash at any point leaves either no trace, or a
+stored reply whose charge is made up for before it is sent.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.contribution import Sample, contribution
+from client_app.drift_control import settle
+from client_app.errors import Declined
+from client_app.home import Reply, RunFolder, SiloHome
+from client_app.policy import check_plan, check_terms
+from client_app.privacy_book import PrivacyBook
+from privacy.plan import MechanismPlan
+from privacy.release import ReleasePlan, RunTerms
+from secagg import silo as protocol
+from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
+from secagg.messages import (
+    Announcement,
+    Bundle,
+    Enrolment,
+    EpochOutcome,
+    MaskedHeader,
+    Run,
+    UnmaskRequest,
+)
+from secagg.ring import Layout, layout_for
+
+logger = logging.getLogger("fcfl.silo")
+NOTHING: Mapping[str, NDArray[np.unsignedinteger]] = {}
+
+
+@dataclass(frozen=True)
+class Silo:
+    """One silo: its folder, its samples and the software it reports."""
+
+    home: SiloHome
+    sample: Sample
+    software: str
+
+    @property
+    def name(self) -> str:
+        """Name in the roster."""
+        return self.home.settings.name
+
+    def enrol(self, body: bytes) -> Reply:
+        """Agree to a run's terms, open it in the ledger, and hand over keys and ``N_i``."""
+        terms = RunTerms.from_bytes(body)
+        folder = self.home.run(terms.run_id)
+        request = hashlib.sha256(body).digest()
+        if stored := folder.answered("enrol", 0, request):
+            return stored
+        with self.home.ledger() as ledger:
+            book = PrivacyBook(ledger)
+            if book.closed(terms.run_id):
+                raise Declined("the run was closed")
+            check_terms(self.home.settings.policy, terms, self.sample.features, book.granted(besides=terms.run_id))
+            keys = protocol.new_run_keys()
+            enrolment = Enrolment(
+                silo_id=self.name,
+                identity_key=b"",
+                encryption_key=keys.encryption_key,
+                records=self.sample.records,
+                software=self.software,
+            )
+            folder.put("terms", body)
+            folder.put("keys", keys.to_bytes())
+            book.open_run(terms, self.software)
+        return folder.answer("enrol", 0, request, Reply(enrolment.to_bytes(), NOTHING))
+
+    def join(self, body: bytes) -> Reply:
+        """Give the bundle of an epoch; at most one bundle per (run, epoch) ever exists."""
+        asked = JoinRequest.from_bytes(body)
+        folder = self.home.run(asked.run.run_id)
+        stored = folder.get("run")
+        if stored is None:
+            self._check_roster(asked.run, folder)
+            folder.put("run", asked.run.to_bytes())
+        elif stored != asked.run.to_bytes():
+            raise Declined("the roster of a run never changes")
+        return Reply(self._bundle(asked.run, folder, asked.epoch).to_bytes(), NOTHING)
+
+    def _check_roster(self, run: Run, folder: RunFolder) -> None:
+        entry = run.roster.entry(self.name)
+        keys = protocol.RunKeys.from_bytes(folder.need("keys"))
+        if entry.encryption_key != keys.encryption_key:
+            raise Declined("the roster lists another key under this silo's name")
+        if len(run.roster.entries) < self.home.settings.policy.min_enrolment:
+            raise Declined(f"{len(run.roster.entries)} silos enrolled, fewer than policy.min_enrolment")
+        if run.threshold < run.roster.threshold:
+            raise Declined(f"threshold {run.threshold} is below floor(2N/3) + 1 = {run.roster.threshold}")
+
+    def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:
+        stored = folder.get(f"{epoch}.bundle")
+        if stored is not None:
+            return Bundle.from_bytes(stored)
+        keys = protocol.RunKeys.from_bytes(folder.need("keys"))
+        secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch)
+        # Secrets first: a bundle that was sent must never be without them.
+        folder.put(f"{epoch}.secrets", secrets.to_bytes())
+        folder.put(f"{epoch}.bundle", bundle.to_bytes())
+        return bundle
+
+    def contribute(self, body: bytes, arrays: Mapping[str, NDArray[np.generic]]) -> Reply:
+        """Answer an announcement with a masked vector and the bundle of the next epoch."""
+        asked = MaskRequest.from_bytes(body)
+        announcement = asked.announcement
+        epoch, folder = announcement.epoch, self.home.run(announcement.run_id)
+        request = hashlib.sha256(body).digest()
+        run = Run.from_bytes(folder.need("run"))
+        terms = RunTerms.from_bytes(folder.need("terms"))
+        plan = ReleasePlan.from_bytes(announcement.context)
+        mechanism = MechanismPlan(
+            sampling_rate=plan.sampling_rate,
+            clip_norm=plan.clip_norm,
+            noise_multiplier=plan.noise_multiplier,
+            steps=plan.steps,
+            records=self.sample.records,
+        )
+        with self.home.ledger() as ledger:
+            book = PrivacyBook(ledger)
+            if stored := folder.answered("contribute", epoch, request):
+                if stored.spends:
+                    book.charge(terms, epoch, mechanism)
+                return stored
+            check_plan(
+                self.home.settings.policy,
+                terms,
+                plan,
+                enrolled=len(run.roster.entries),
+                records=self.sample.records,
+            )
+            _check_layout(announcement, plan, run)
+            point = _received(arrays, "point", plan.parameters, plan.point_hash)
+            control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
+            self._settle(folder, announcement.outcomes, epoch, plan.parameters)
+
+            may_spend = plan.purpose == "train" and book.admits(terms, mechanism)
+            vector = contribution(
+                self.sample,
+                self.name,
+                announcement,
+                plan,
+                mechanism,
+                terms,
+                point,
+                control_mean,
+                folder.control(plan.parameters),
+                may_spend=may_spend,
+            )
+            bundle = self._bundle(run, folder, epoch + 1)
+            folder.put_pending(epoch, vector.pending)
+            folder.put(f"{epoch}.peers", body)
+            secrets = protocol.EpochSecrets.from_bytes(folder.need(f"{epoch}.secrets"))
+            masked = protocol.mask_input(
+                run,
+                protocol.RunKeys.from_bytes(folder.need("keys")),
+                secrets,
+                self.name,
+                announcement,
+                asked.publics,
+                vector.encoded,
+                ledger_head=book.head_after(terms, epoch, mechanism) if vector.spends else book.head,
+            )
+            header = MaskedHeader.from_bytes(masked.header_bytes())
+            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, spends=vector.spends)
+            folder.answer("contribute", epoch, request, reply)
+            folder.put(f"{epoch}.secrets", protocol.record_masked(secrets, announcement).to_bytes())
+            if reply.spends:
+                book.charge(terms, epoch, mechanism)
+        return reply
+
+    def _settle(
+        self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int
+    ) -> None:
+        """Apply the announced outcomes to the control, then erase what belongs to finished epochs."""
+        control = folder.control(parameters)
+        for outcome in outcomes:
+            if control.settled < outcome.epoch < before:
+                counted = outcome.status == "completed" and self.name in outcome.survivors
+                control = settle(control, outcome.epoch, folder.pending(outcome.epoch) if counted else None)
+        folder.put_control(control)
+        folder.erase_before(before)
+
+    def unmask(self, body: bytes) -> Reply:
+        """Hand over the shares that unmask the sum of the survivors; one answer per epoch."""
+        asked = UnmaskRequest.from_bytes(body)
+        folder = self.home.run(asked.run_id)
+        request = hashlib.sha256(body).digest()
+        if stored := folder.answered("unmask", asked.epoch, request):
+            return stored
+        folder.need(f"contribute.{asked.epoch}.reply")
+        peers = MaskRequest.from_bytes(folder.need(f"{asked.epoch}.peers"))
+        shares = protocol.answer_unmask(
+            Run.from_bytes(folder.need("run")),
+            protocol.RunKeys.from_bytes(folder.need("keys")),
+            protocol.EpochSecrets.from_bytes(folder.need(f"{asked.epoch}.secrets")),
+            self.name,
+            peers.announcement,
+            peers.publics,
+            peers.ciphertexts,
+            asked,
+        )
+        return folder.answer("unmask", asked.epoch, request, Reply(shares.to_bytes(), NOTHING))
+
+    def close(self, body: bytes) -> Reply:
+        """End a run: settle the last outcomes, close it in the ledger, erase its secrets."""
+        asked = CloseRequest.from_bytes(body)
+        folder = self.home.run(asked.run_id)
+        terms = RunTerms.from_bytes(folder.need("terms"))
+        with self.home.ledger() as ledger:
+            PrivacyBook(ledger).close_run(terms, "closed by the coordinator")
+        folder.erase_secrets()
+        return Reply(b"", NOTHING)
+
+
+def _check_layout(announcement: Announcement, plan: ReleasePlan, run: Run) -> None:
+    """Decline unless the announced ring is the one the plan's public bounds give."""
+    if announcement.layout != _layout(plan, len(run.roster.entries)):
+        raise Declined("the announced ring layout is not the one the plan's bounds give")
+
+
+def _layout(plan: ReleasePlan, parties: int) -> Layout:
+    return layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), parties)
+
+
+def _received(
+    arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes
+) -> NDArray[np.float32]:
+    """Return an array from the coordinator, refused unless it is finite and the announced one."""
+    array = arrays.get(name)
+    if array is None or array.dtype != np.float32 or array.shape != (length,):
+        raise Declined(f"{name}: expected {length} float32 values from the coordinator")
+    if hashlib.sha256(array.astype("<f4").tobytes()).digest() != digest:
+        raise Declined(f"{name}: not the vector whose hash was announced")
+    values = np.array(array, dtype=np.float32)
+    if not np.isfinite(values).all():
+        raise Declined(f"{name}: a value from the coordinator is not finite")
+    return values

@@ -1,0 +1,84 @@
+"""Bytes of a run's state, for the checkpoint after every epoch."""
+
+import io
+import json
+
+import numpy as np
+
+from fcfl_strategy.rounds import RunState
+from fcfl_strategy.server_update import ServerState
+from privacy.filter import RenyiFilter
+from secagg.messages import EpochOutcome
+
+SCHEMA = 1
+
+
+def dump(state: RunState) -> bytes:
+    """Encode a state; vectors keep their exact bits."""
+    server = state.server
+    scalars = {
+        "schema": SCHEMA,
+        "noise_moment": server.noise_moment.hex(),
+        "updates": server.updates,
+        "rounds": state.rounds,
+        "epoch": state.epoch,
+        "outcomes": [outcome.to_bytes().hex() for outcome in state.outcomes],
+        "score_total": state.score_total.hex(),
+        "divergence": state.divergence.hex(),
+        "order": state.spent.order.hex(),
+        "budget": state.spent.budget.hex(),
+        "spent": state.spent.spent.hex(),
+        "abandoned": state.abandoned,
+        "empty": state.empty,
+        "ledger_heads": {silo: head.hex() for silo, head in state.ledger_heads.items()},
+    }
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        weights=server.weights,
+        previous=server.previous,
+        first_moment=server.first_moment,
+        second_moment=server.second_moment,
+        control_total=state.control_total,
+        scalars=np.frombuffer(json.dumps(scalars).encode(), dtype=np.uint8),
+    )
+    return buffer.getvalue()
+
+
+def load(data: bytes) -> RunState:
+    """Decode a state.
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint was written by another version of the software.
+    """
+    with np.load(io.BytesIO(data)) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    scalars = json.loads(arrays.pop("scalars").tobytes())
+    if scalars["schema"] != SCHEMA:
+        raise ValueError(f"checkpoint: schema {scalars['schema']}, this software reads {SCHEMA}; resume with the old one")
+    return RunState(
+        server=ServerState(
+            weights=arrays["weights"],
+            previous=arrays["previous"],
+            first_moment=arrays["first_moment"],
+            second_moment=arrays["second_moment"],
+            noise_moment=float.fromhex(scalars["noise_moment"]),
+            updates=scalars["updates"],
+        ),
+        control_total=arrays["control_total"],
+        rounds=scalars["rounds"],
+        epoch=scalars["epoch"],
+        outcomes=tuple(EpochOutcome.from_bytes(bytes.fromhex(outcome)) for outcome in scalars["outcomes"]),
+        score_total=float.fromhex(scalars["score_total"]),
+        divergence=float.fromhex(scalars["divergence"]),
+        spent=RenyiFilter(
+            order=float.fromhex(scalars["order"]),
+            budget=float.fromhex(scalars["budget"]),
+            spent=float.fromhex(scalars["spent"]),
+        ),
+        abandoned=scalars["abandoned"],
+        empty=scalars["empty"],
+        ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},
+    )

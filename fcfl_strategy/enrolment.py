@@ -1,0 +1,92 @@
+"""Who takes part: ask every node for its enrolment and freeze the roster."""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fcfl_strategy.errors import RunError
+from fcfl_strategy.exchange import Answer, exchange, request
+from fcfl_strategy.journal import Journal
+from fcfl_strategy.secure_epoch import Federation
+from fcfl_strategy.settings import Settings
+from secagg.errors import SecAggError
+from secagg.messages import PROTOCOL_VERSION, Enrolment, Roster, RosterEntry, Run
+
+logger = logging.getLogger("fcfl.coordinator")
+
+ENROL = "query.enrol"
+
+
+def enrol(grid: Grid, settings: Settings, journal: Journal) -> tuple[Federation, Mapping[str, int]]:
+    """Enrol the silos, or, in a resumed run, find out from which node each of them answers now.
+
+    Returns
+    -------
+    Federation
+        The run's roster and nodes.
+    mapping of str to int
+        ``N_i`` of every silo of the roster.
+
+    Raises
+    ------
+    RunError
+        If fewer silos than expected enrol in time.
+    """
+    deadline = time.monotonic() + settings.deadlines.enrol
+    while len(nodes := sorted(grid.get_node_ids())) < settings.silos and time.monotonic() < deadline:
+        time.sleep(settings.deadlines.poll)
+    body = settings.terms.to_bytes()
+    ttl = settings.deadlines.enrol
+    messages: list[Message] = [request(ENROL, node, body, ttl=ttl, group="0") for node in nodes]
+    left = max(deadline - time.monotonic(), settings.deadlines.poll)
+    answers = exchange(grid, messages, timeout=left, poll=settings.deadlines.poll)
+
+    found: dict[str, tuple[int, Enrolment]] = {}
+    for answer in answers:
+        enrolment = _read(answer)
+        if enrolment is not None and enrolment.silo_id in found:
+            logger.warning("two nodes enrol as %s; the second is left out", enrolment.silo_id)
+        elif enrolment is not None:
+            found[enrolment.silo_id] = (answer.node, enrolment)
+
+    stored = journal.get("run")
+    if stored is None:
+        run = _freeze(settings, {silo: enrolment for silo, (_, enrolment) in found.items()})
+        journal.put("run", run.to_bytes())
+    else:
+        run = Run.from_bytes(stored)
+    nodes_by_silo = {
+        silo: node
+        for silo, (node, enrolment) in found.items()
+        if silo in run.roster and run.roster.entry(silo).encryption_key == enrolment.encryption_key
+    }
+    records = {entry.silo_id: entry.records for entry in run.roster.entries}
+    return Federation(run, nodes_by_silo, journal), records
+
+
+def _read(answer: Answer) -> Enrolment | None:
+    if answer.body is None:
+        logger.warning("node %d did not enrol (code %s)", answer.node, answer.code)
+        return None
+    try:
+        enrolment = Enrolment.from_bytes(answer.body)
+    except SecAggError as error:
+        logger.warning("node %d: enrolment refused: %s", answer.node, error)
+        return None
+    if enrolment.records < 1:
+        logger.warning("%s enrolled without records; it is left out", enrolment.silo_id)
+        return None
+    return enrolment
+
+
+def _freeze(settings: Settings, enrolments: Mapping[str, Enrolment]) -> Run:
+    if len(enrolments) < settings.silos:
+        raise RunError(
+            f"too few silos: {len(enrolments)} of {settings.silos} enrolled within {settings.deadlines.enrol:g} s; "
+            "see the silos' own logs for the reason of a refusal, or lower 'silos'"
+        )
+    roster = Roster(tuple(RosterEntry.of(enrolments[silo]) for silo in sorted(enrolments)))
+    return Run(PROTOCOL_VERSION, settings.terms.run_id, roster, roster.threshold, settings.colluders)

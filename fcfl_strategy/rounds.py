@@ -1,0 +1,229 @@
+"""The run as a pure state: plan an epoch from it, absorb the epoch's sums into it."""
+
+import hashlib
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fcfl_strategy import server_update
+from fcfl_strategy.divergence import MomentSums, divergence, update_noise_variance
+from fcfl_strategy.schedule import noise_multiplier
+from fcfl_strategy.server_update import ServerState
+from fcfl_strategy.settings import Settings
+from privacy.filter import RenyiFilter
+from privacy.plan import MechanismPlan
+from privacy.release import ReleasePlan
+from secagg.messages import EpochOutcome
+
+Sums = Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """All the coordinator carries from one epoch to the next.
+
+    Attributes
+    ----------
+    server : ServerState
+    control_total : ndarray of float64, shape (p,)
+        ``sum_i N_i c_i`` over all enrolled silos, a sum of ring integers times powers of two: exact.
+    rounds : int
+        Rounds done, empty ones included.
+    epoch : int
+        Last epoch used; never reused.
+    outcomes : tuple of EpochOutcome
+    score_total : float
+        ``Z`` of errata E10.
+    divergence : float
+        ``D_hat`` of the last completed round.
+    spent : RenyiFilter
+        Upper bound on a silo's spend: as if one silo had contributed in every epoch announced so far.
+    abandoned, empty : int
+        Consecutive abandoned epochs and rounds without contributor.
+    ledger_heads : mapping of str to bytes
+        Highest ledger head each silo has shown: 8 bytes of count, 32 of hash.
+    """
+
+    server: ServerState
+    control_total: NDArray[np.float64]
+    rounds: int
+    epoch: int
+    outcomes: tuple[EpochOutcome, ...]
+    score_total: float
+    divergence: float
+    spent: RenyiFilter
+    abandoned: int
+    empty: int
+    ledger_heads: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one completed round showed, for the history.
+
+    Attributes
+    ----------
+    contributors : int
+    divergence, update_norm : float or None
+        None in a round without contributor.
+    """
+
+    contributors: int
+    divergence: float | None
+    update_norm: float | None
+
+
+def first_state(settings: Settings, weights: NDArray[np.float32], records: Mapping[str, int]) -> RunState:
+    """State before the first round; ``Z`` starts from the enrolled ``N_i`` (``d_i = 0``, ``v_i = C^2``)."""
+    terms = settings.terms
+    return RunState(
+        server=server_update.init(weights),
+        control_total=np.zeros(len(weights)),
+        rounds=0,
+        epoch=0,
+        outcomes=(),
+        score_total=sum(records.values()) / math.sqrt(1 + terms.clip_norm**2),
+        divergence=0.0,
+        spent=RenyiFilter(order=terms.order, budget=terms.rdp_budget),
+        abandoned=0,
+        empty=0,
+        ledger_heads={},
+    )
+
+
+def sigma(settings: Settings, state: RunState) -> float:
+    """Noise multiplier of the next round."""
+    movement = float(np.linalg.norm(state.server.weights - state.server.previous))
+    return noise_multiplier(settings.schedule, state.rounds, state.divergence, movement)
+
+
+def mechanism(settings: Settings, noise: float) -> MechanismPlan:
+    """Return the mechanism of one epoch as the ledger charges it (the cost does not depend on ``N_i``)."""
+    terms = settings.terms
+    return MechanismPlan(
+        sampling_rate=terms.sampling_rate,
+        clip_norm=terms.clip_norm,
+        noise_multiplier=noise,
+        steps=terms.steps,
+        records=1,
+    )
+
+
+def plan_training(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
+    """Plan the next training epoch."""
+    terms, noise = settings.terms, sigma(settings, state)
+    point, control = broadcast(settings, state, records)
+    typical = statistics.median(records.values())
+    term = settings.step_size * noise * terms.clip_norm / (terms.sampling_rate * typical)
+    return ReleasePlan(
+        purpose="train",
+        round=state.rounds + 1,
+        parameters=len(point),
+        sampling_rate=terms.sampling_rate,
+        clip_norm=terms.clip_norm,
+        noise_multiplier=noise,
+        steps=terms.steps,
+        step_size=settings.step_size,
+        proximal=min(settings.proximal * state.divergence, settings.proximal_max),
+        drift_budget=settings.drift_budget * terms.steps * len(point) * term**2,
+        control_smoothing=settings.control_smoothing,
+        control_gain=settings.control_gain,
+        cohort=terms.cohort,
+        score_total=state.score_total,
+        min_probability=terms.min_probability,
+        drift_penalty=settings.drift_penalty,
+        min_records=2 ** math.floor(math.log2(min(records.values()))),
+        max_records=2 ** math.ceil(math.log2(max(records.values()))),
+        splits=("validation",),
+        point_hash=digest(point),
+        control_hash=digest(control),
+    )
+
+
+def plan_evaluation(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
+    """Plan an epoch that only sums the metrics of the served model ``w``; it spends nothing."""
+    served = state.server.weights.astype(np.float32)
+    return replace(
+        plan_training(settings, state, records),
+        purpose="evaluate",
+        splits=("validation", "test"),
+        point_hash=digest(served),
+    )
+
+
+def broadcast(
+    settings: Settings, state: RunState, records: Mapping[str, int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return ``y`` and ``c = sum_i N_i c_i / sum_i N_i`` as they are sent."""
+    point = server_update.broadcast_point(settings.update, state.server).astype(np.float32)
+    return point, (state.control_total / sum(records.values())).astype(np.float32)
+
+
+def digest(vector: NDArray[np.float32]) -> bytes:
+    """SHA-256 of the little-endian float32 bytes."""
+    return hashlib.sha256(vector.astype("<f4").tobytes()).digest()
+
+
+def cost(settings: Settings, noise: float) -> float:
+    """Renyi cost at ``alpha*`` of one contribution."""
+    return mechanism(settings, noise).rdp(settings.terms.order)
+
+
+def exhausted(settings: Settings, state: RunState) -> bool:
+    """Whether a silo that contributed in every epoch so far could not contribute in the next one.
+
+    Where fewer contributions than rounds are planned such a silo answers coin tails instead, and the run goes on.
+    """
+    fits = state.spent.admits(cost(settings, sigma(settings, state)))
+    return not fits and settings.contributions >= settings.rounds
+
+
+def announced(settings: Settings, state: RunState, plan: ReleasePlan) -> RunState:
+    """State once an epoch is announced: its number is used, and its cost counts in the upper bound."""
+    spent = state.spent
+    if plan.purpose == "train" and spent.admits(price := cost(settings, plan.noise_multiplier)):
+        spent = spent.charge(price)
+    return replace(state, epoch=state.epoch + 1, spent=spent)
+
+
+def abandon(state: RunState) -> RunState:
+    """State after an abandoned epoch: nothing but the outcome changes."""
+    outcome = EpochOutcome(state.epoch, "abandoned", ())
+    return replace(state, outcomes=(*state.outcomes, outcome), abandoned=state.abandoned + 1)
+
+
+def complete(state: RunState, heads: Mapping[str, bytes]) -> RunState:
+    """State after a completed epoch, before its sums are used; ``heads`` are the survivors' ledger heads."""
+    outcome = EpochOutcome(state.epoch, "completed", tuple(sorted(heads)))
+    known = {**state.ledger_heads, **heads}
+    return replace(state, outcomes=(*state.outcomes, outcome), abandoned=0, ledger_heads=known)
+
+
+def absorb(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -> tuple[RunState, Facts]:
+    """Take the optimisation step of a completed training epoch.
+
+    With no contributor no optimiser state changes and ``t_k`` does not advance; the round is used up.
+    """
+    state = replace(state, rounds=state.rounds + 1, score_total=float(sums["score"][0]) or state.score_total)
+    contributors = round(float(sums["contributors"][0]))
+    if contributors == 0:
+        return replace(state, empty=state.empty + 1), Facts(0, None, None)
+    moments = MomentSums(
+        weight=float(sums["weight"][0]),
+        squared_norm=float(sums["squared_norm"][0]),
+        noise_energy=float(sums["noise_energy"][0]),
+        weighted_noise_energy=float(sums["weighted_noise_energy"][0]),
+    )
+    mean_update = sums["update"] / moments.weight
+    squared = float(mean_update @ mean_update)
+    spread = divergence(moments, squared, plan.steps * plan.step_size)
+    server = server_update.update(
+        settings.update, state.server, mean_update, update_noise_variance(moments, plan.parameters)
+    )
+    control = state.control_total + sums["control"] if "control" in sums else state.control_total
+    state = replace(state, server=server, control_total=control, divergence=spread, empty=0)
+    return state, Facts(contributors, spread, math.sqrt(squared))

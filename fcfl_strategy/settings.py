@@ -1,0 +1,71 @@
+"""Everything the strategy needs to know besides the run's state."""
+
+from dataclasses import dataclass
+
+from fcfl_strategy.schedule import NoiseSchedule
+from fcfl_strategy.server_update import ServerUpdate
+from privacy.release import RunTerms
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds the coordinator waits in each stage, and between two looks at the replies."""
+
+    enrol: float = 120.0
+    train: float = 600.0
+    unmask: float = 120.0
+    poll: float = 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one run.
+
+    Attributes
+    ----------
+    terms : RunTerms
+        What the silos agree to.
+    rounds : int
+        ``K``, planned optimisation rounds.
+    contributions : int
+        Contributions per silo the noise is calibrated for (errata E15).
+    update : ServerUpdate
+    schedule : NoiseSchedule
+    step_size : float
+        ``eta_0``.
+    drift_budget : float
+        ``d_max`` as a multiple of the median silo's noise energy; 0 switches it off.
+    proximal, proximal_max : float
+        ``lambda_0`` and the bound on ``mu = lambda_0 D_hat``.
+    control_smoothing, control_gain : float
+        ``xi`` and the factor on ``c - c_i``.
+    drift_penalty : float
+        ``beta`` of eq. 23.
+    silos : int
+        Expected number of silos; the run starts when as many have enrolled.
+    colluders : int
+        ``n_C``, silos that may collude with the coordinator.
+    max_abandoned : int
+        Consecutive abandoned epochs after which the run gives up.
+    evaluate : bool
+        Whether to end with an evaluation of the served model on validation and test splits.
+    deadlines : Deadlines
+    """
+
+    terms: RunTerms
+    rounds: int
+    contributions: int
+    update: ServerUpdate
+    schedule: NoiseSchedule
+    step_size: float
+    drift_budget: float
+    proximal: float
+    proximal_max: float
+    control_smoothing: float
+    control_gain: float
+    drift_penalty: float
+    silos: int
+    colluders: int
+    max_abandoned: int
+    evaluate: bool
+    deadlines: Deadlines

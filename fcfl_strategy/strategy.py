@@ -1,0 +1,295 @@
+"""The Flower Strategy: rounds of two messages, each round one secure sum, with its own ``start``.
+
+Flower's base ``start`` counts rounds from 1, cannot repeat an abandoned round, keeps no server state and
+looks for replies every 3 s; here an epoch may fail without a trace in the optimiser, every stage has its
+own deadline, and the state is checkpointed after every epoch.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fcfl_strategy import checkpoint, rounds
+from fcfl_strategy.enrolment import enrol
+from fcfl_strategy.errors import RunError
+from fcfl_strategy.exchange import Answer, array_record, exchange, request
+from fcfl_strategy.journal import Journal
+from fcfl_strategy.metrics import split_metrics
+from fcfl_strategy.rounds import Facts, RunState
+from fcfl_strategy.secure_epoch import Federation, SecureEpoch
+from fcfl_strategy.settings import Settings
+from privacy.release import ReleasePlan
+from secagg.envelopes import CloseRequest
+from secagg.errors import SecAggError
+from secagg.ring import layout_for
+
+logger = logging.getLogger("fcfl.coordinator")
+
+CLOSE = "query.close"
+CHECKPOINT = "checkpoint"
+
+
+class Observer(Protocol):
+    """What the server room does beside the protocol; both calls may be repeated for an epoch after a crash."""
+
+    def announced(self, epoch: int, plan: ReleasePlan) -> None:
+        """Charge the epoch in the coordinator's ledger, durably, before anything is sent."""
+
+    def finished(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the history, durably."""
+
+
+class FcflStrategy(Strategy):
+    """FCFL on Flower.
+
+    Parameters
+    ----------
+    settings : Settings
+    journal : Journal
+        Holds the checkpoint, if the run is resumed.
+    observer : Observer
+    """
+
+    def __init__(self, settings: Settings, journal: Journal, observer: Observer) -> None:
+        self.settings = settings
+        self.journal = journal
+        self.observer = observer
+        self.outcome = ""
+        self._grid: Grid
+        self._federation: Federation
+        self._records: Mapping[str, int] = {}
+        self._state: RunState
+        self._plan: ReleasePlan
+        self._epoch: SecureEpoch
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 0,
+        timeout: float = 0,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Any = None,
+    ) -> Result:
+        """Run, or resume, until the planned rounds are done or the privacy budget ends.
+
+        Parameters
+        ----------
+        grid : Grid
+        initial_arrays : ArrayRecord
+            One float32 vector named ``weights``.
+        num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            Kept for Flower's signature; the noise is calibrated for the rounds of the settings, which
+            decide alone.
+
+        Returns
+        -------
+        Result
+            Final weights and the metrics of each round.
+
+        Raises
+        ------
+        RunError
+            If too few silos enrol or survive.
+        """
+        self._grid = grid
+        self._federation, self._records = enrol(grid, self.settings, self.journal)
+        weights = initial_arrays["weights"].numpy()
+        stored = self.journal.get(CHECKPOINT)
+        self._state = (
+            checkpoint.load(stored)
+            if stored is not None
+            else rounds.first_state(self.settings, weights, self._records)
+        )
+        result = Result()
+        while not self._done():
+            metrics = self._run_epoch("train")
+            if metrics is not None:
+                result.train_metrics_clientapp[self._state.rounds] = metrics
+        if self.settings.evaluate:
+            metrics = self._run_epoch("evaluate")
+            if metrics is not None:
+                result.evaluate_metrics_clientapp[self._state.rounds] = metrics
+        self._close()
+        result.arrays = array_record({"weights": self._state.server.weights.astype(np.float32)})
+        return result
+
+    def _done(self) -> bool:
+        state, settings = self._state, self.settings
+        if state.rounds >= settings.rounds:
+            self.outcome = "completed"
+        elif rounds.exhausted(settings, state):
+            self.outcome = "budget exhausted"
+        elif state.empty >= 2 and not state.spent.admits(rounds.cost(settings, rounds.sigma(settings, state))):
+            self.outcome = "budget exhausted"
+        elif state.abandoned >= settings.max_abandoned:
+            raise RunError(
+                f"too few survivors in {state.abandoned} epochs in a row: at least "
+                f"{self._federation.run.threshold} of {len(self._federation.run.roster.entries)} silos must answer; "
+                "see the silos' logs, then resume the run"
+            )
+        return bool(self.outcome)
+
+    def _run_epoch(self, purpose: str) -> MetricRecord | None:
+        """Announce, sum and absorb one epoch; None if it was abandoned."""
+        began = time.monotonic()
+        waits = self.settings.deadlines
+        settled = self._state
+        try:
+            self._collect_bundles(settled.epoch + 1)
+            record = ArrayRecord()
+            configure = self.configure_train if purpose == "train" else self.configure_evaluate
+            messages = configure(settled.rounds + 1, record, ConfigRecord(), self._grid)
+            self.observer.announced(self._state.epoch, self._plan)
+            exchange(
+                self._grid, messages, timeout=waits.train, poll=waits.poll, received=self._epoch.receive_masked
+            )
+            if purpose == "train":
+                _, metrics = self.aggregate_train(settled.rounds + 1, ())
+            else:
+                metrics = self.aggregate_evaluate(settled.rounds + 1, ())
+        except SecAggError as error:
+            logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
+            if self._state.epoch == settled.epoch:
+                self._state = replace(settled, epoch=settled.epoch + 1)
+            self._state = rounds.abandon(self._state)
+            metrics = None
+            self._report(purpose, "abandoned", Facts(0, None, None), None, time.monotonic() - began)
+        else:
+            facts, splits = self._facts
+            status = "completed" if purpose == "evaluate" or facts.contributors else "empty"
+            self._report(purpose, status, facts, splits, time.monotonic() - began)
+        self.journal.put(CHECKPOINT, checkpoint.dump(self._state))
+        for prefix in ("announcement", "masked", "survivors", "bundle"):
+            self.journal.erase(f"{self._state.epoch:08d}.{prefix}")
+        return metrics
+
+    def _collect_bundles(self, epoch: int) -> None:
+        """Ask the silos that have sent no bundle for ``epoch``: all of them before the first, latecomers later."""
+        federation, waits = self._federation, self.settings.deadlines
+        if self.journal.get(f"{epoch:08d}.announcement") is not None:
+            return
+        missing = set(federation.nodes) - set(federation.bundles(epoch))
+        messages = federation.join_requests(epoch, missing, waits.unmask)
+        exchange(
+            self._grid,
+            messages,
+            timeout=waits.unmask,
+            poll=waits.poll,
+            received=lambda answer: federation.receive_bundle(answer, epoch),
+        )
+
+    # --- Flower's interface, one epoch ------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Announce a training epoch; the requests carry ``y`` and ``c``."""
+        plan = rounds.plan_training(self.settings, self._state, self._records)
+        point, control = rounds.broadcast(self.settings, self._state, self._records)
+        return self._announce(plan, point, control)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Announce an epoch that only sums the metrics of the served model."""
+        plan = rounds.plan_evaluation(self.settings, self._state, self._records)
+        _, control = rounds.broadcast(self.settings, self._state, self._records)
+        return self._announce(plan, self._state.server.weights.astype(np.float32), control)
+
+    def _announce(
+        self, plan: ReleasePlan, point: np.ndarray[Any, Any], control: np.ndarray[Any, Any]
+    ) -> Iterable[Message]:
+        run = self._federation.run
+        layout = layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), len(run.roster.entries))
+        state = self._state
+        self._epoch = SecureEpoch.announce(
+            self._federation, state.epoch + 1, layout, plan.to_bytes(), state.outcomes, state.ledger_heads
+        )
+        self._plan = ReleasePlan.from_bytes(self._epoch.announcement.context)
+        self._state = rounds.announced(self.settings, state, self._plan)
+        arrays = array_record({"point": point, "control": control})
+        return self._epoch.mask_requests(arrays, self.settings.deadlines.train)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Unmask the sum of the vectors received in time and take the server step."""
+        sums = self._unmask()
+        self._state = rounds.complete(self._state, self._epoch.heads())
+        self._state, facts = rounds.absorb(self.settings, self._state, self._plan, sums)
+        metrics = split_metrics(sums, "validation")
+        self._facts = facts, {"validation": metrics}
+        weights = array_record({"weights": self._state.server.weights.astype(np.float32)})
+        return weights, _metric_record(metrics)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Unmask the metrics of the served model."""
+        sums = self._unmask()
+        self._state = rounds.complete(self._state, self._epoch.heads())
+        splits = {split: split_metrics(sums, split) for split in self._plan.splits}
+        self._facts = Facts(0, None, None), splits
+        return _metric_record(splits["test"])
+
+    def _unmask(self) -> dict[str, np.ndarray[Any, Any]]:
+        waits = self.settings.deadlines
+        asked = self._epoch.fix_survivors()
+        messages = self._epoch.unmask_requests(asked, waits.unmask)
+        exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll, received=self._epoch.receive_shares)
+        return self._epoch.sums()
+
+    def summary(self) -> None:
+        """Log the main settings."""
+        logger.info("FCFL: %s", self.settings)
+
+    # --- what is left behind ----------------------------------------------------------------------
+
+    def _report(
+        self, purpose: str, status: str, facts: Facts, splits: Mapping[str, Any] | None, seconds: float
+    ) -> None:
+        state, terms = self._state, self.settings.terms
+        training = purpose == "train"
+        self.observer.finished(
+            {
+                "epoch": state.epoch,
+                "round": state.rounds + (1 if status == "abandoned" and training else 0),
+                "purpose": purpose,
+                "status": status,
+                "contributors": facts.contributors if training and status != "abandoned" else None,
+                "survivors": len(self._epoch.masked) if hasattr(self, "_epoch") else 0,
+                "enrolled": len(self._federation.run.roster.entries),
+                "sigma": self._plan.noise_multiplier if training and hasattr(self, "_plan") else None,
+                "epsilon": state.spent.epsilon(terms.delta),
+                "budget_fraction": state.spent.fraction,
+                "divergence": facts.divergence,
+                "update_norm": facts.update_norm,
+                "validation": splits["validation"] if splits else None,
+                "test": splits.get("test") if splits else None,
+                "seconds": seconds,
+                "bytes_up": self._epoch.bytes_up if hasattr(self, "_epoch") else 0,
+                "bytes_down": self._epoch.bytes_down if hasattr(self, "_epoch") else 0,
+            }
+        )
+
+    def _close(self) -> None:
+        """Tell the silos that the run is over, so that they settle and erase its secrets."""
+        federation, waits = self._federation, self.settings.deadlines
+        body = CloseRequest(federation.run.run_id, self._state.outcomes).to_bytes()
+        messages = [request(CLOSE, node, body, ttl=waits.unmask, group="close") for node in federation.nodes.values()]
+        answers: list[Answer] = exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll)
+        if silent := len(federation.nodes) - sum(answer.body is not None for answer in answers):
+            logger.warning("%d silos did not confirm the end of the run", silent)
+
+
+def _metric_record(metrics: Mapping[str, float | int | None]) -> MetricRecord:
+    return MetricRecord({name: value for name, value in metrics.items() if value is not None})

@@ -1,0 +1,67 @@
+"""Requests and replies that carry the protocol's messages between the coordinator and one silo."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from secagg import cbor
+from secagg.messages import (
+    CIPHERTEXT_BYTES,
+    EPOCH,
+    MAX_OUTCOMES,
+    Announcement,
+    Bundle,
+    BundlePublic,
+    EpochOutcome,
+    MaskedHeader,
+)
+from secagg.roster import MAX_SILOS, RUN_ID, Run
+from secagg.wire import Message
+
+
+@dataclass(frozen=True)
+class JoinRequest(Message):
+    """Asks a silo for its bundle of ``epoch``: the first of a run, or a latecomer's."""
+
+    TYPE: ClassVar[str] = "join-request"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"run": Run.parse, "epoch": EPOCH}
+    run: Run
+    epoch: int
+
+
+@dataclass(frozen=True)
+class MaskRequest(Message):
+    """Asks a silo for its masked vector: A_e, the public parts of U_e's bundles, the shares sent to this silo."""
+
+    TYPE: ClassVar[str] = "mask-request"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
+        "announcement": Announcement.parse,
+        "publics": cbor.sequence(BundlePublic.parse, MAX_SILOS),
+        "ciphertexts": cbor.table(cbor.binary(CIPHERTEXT_BYTES), MAX_SILOS),
+    }
+    announcement: Announcement
+    publics: tuple[BundlePublic, ...]
+    ciphertexts: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class MaskReply(Message):
+    """A masked vector's header (its arrays travel beside it) and the silo's bundle for the next epoch."""
+
+    TYPE: ClassVar[str] = "mask-reply"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"header": MaskedHeader.parse, "bundle": Bundle.parse}
+    header: MaskedHeader
+    bundle: Bundle
+
+
+@dataclass(frozen=True)
+class CloseRequest(Message):
+    """Ends a run: the outcomes of all epochs, after which a silo erases the run's secrets."""
+
+    TYPE: ClassVar[str] = "close-request"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
+        "run_id": RUN_ID,
+        "outcomes": cbor.sequence(EpochOutcome.parse, MAX_OUTCOMES),
+    }
+    run_id: bytes
+    outcomes: tuple[EpochOutcome, ...]
