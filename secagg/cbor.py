@@ -1,0 +1,158 @@
+"""Deterministic CBOR (RFC 8949, section 4.2) and strict checks of what comes back.
+
+Only unsigned and negative integers, byte and text strings, arrays, maps with text keys, booleans and floats occur.
+Tags are refused before the decoder sees them: some make a decoder allocate by a number in the message.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cbor2
+
+from secagg.errors import ProtocolError
+
+MAX_DEPTH = 8
+MAX_MESSAGE = 1 << 26
+SILO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
+
+Check = Callable[[object, str], Any]  # (value, path of the field) -> the value, or ProtocolError naming the path
+
+
+def encode(value: object) -> bytes:
+    """Return the deterministic encoding of plain data (RFC 8949, section 4.2.1)."""
+    return cbor2.dumps(value, canonical=True)
+
+
+def digest(label: bytes, value: object) -> bytes:
+    """Return SHA-256 of a domain label and the deterministic encoding, as one array: CBOR [label, value]."""
+    return hashlib.sha256(encode([label, value])).digest()
+
+
+def decode(data: bytes, what: str) -> Any:
+    """Decode one item of plain data; any other bytes give a :class:`ProtocolError`.
+
+    The caller re-encodes what it built and compares, which also refuses non-deterministic encodings.
+    """
+    if not isinstance(data, bytes):
+        raise ProtocolError(f"{what}: expected bytes")
+    if len(data) > MAX_MESSAGE:
+        raise ProtocolError(f"{what}: {len(data)} bytes, at most {MAX_MESSAGE} are accepted")
+    if _skip(data, 0, MAX_DEPTH, what) != len(data):
+        raise ProtocolError(f"{what}: bytes after the end of the message")
+    try:
+        return cbor2.loads(data)
+    except (cbor2.CBORDecodeError, ValueError, TypeError):
+        # The cause could quote the message; a silo's state passes through here too.
+        raise ProtocolError(f"{what}: not valid CBOR; ask the sender for the message again") from None
+
+
+def _skip(data: bytes, at: int, depth: int, what: str) -> int:
+    """Return the end of the item at ``at``; refuse tags, indefinite lengths, deep nesting and truncation."""
+    if depth == 0:
+        raise ProtocolError(f"{what}: nested too deeply")
+    if at >= len(data):
+        raise ProtocolError(f"{what}: truncated")
+    major, low = data[at] >> 5, data[at] & 31
+    at += 1
+    if low > 27 or major == 6:
+        raise ProtocolError(f"{what}: tags, indefinite lengths and reserved codes are not accepted")
+    argument = low
+    if low > 23:
+        width = 1 << (low - 24)
+        argument = int.from_bytes(data[at : at + width], "big")
+        at += width
+    items = argument * {4: 1, 5: 2}.get(major, 0)
+    if major in (2, 3):
+        at += argument
+    # Every item takes a byte, so a count above the rest of the message is truncation; checked before looping.
+    if at + items > len(data):
+        raise ProtocolError(f"{what}: truncated")
+    for _ in range(items):
+        at = _skip(data, at, depth - 1, what)
+    return at
+
+
+def uint(limit: int) -> Check:
+    """Accept an integer from 0 to ``limit`` inclusive."""
+
+    def check(value: object, path: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+            raise ProtocolError(f"{path}: expected an integer from 0 to {limit}")
+        return value
+
+    return check
+
+
+def binary(*lengths: int, limit: int = 0) -> Check:
+    """Accept a byte string of one of these lengths, or of at most ``limit`` bytes."""
+
+    def check(value: object, path: str) -> bytes:
+        if not isinstance(value, bytes):
+            raise ProtocolError(f"{path}: expected a byte string")
+        if len(value) not in lengths and (lengths or len(value) > limit):
+            wanted = " or ".join(map(str, lengths)) if lengths else f"at most {limit}"
+            raise ProtocolError(f"{path}: expected {wanted} bytes, got {len(value)}")
+        return value
+
+    return check
+
+
+def text(limit: int) -> Check:
+    """Accept a text string of 1 to ``limit`` characters."""
+
+    def check(value: object, path: str) -> str:
+        if not isinstance(value, str) or not 1 <= len(value) <= limit:
+            raise ProtocolError(f"{path}: expected text of 1 to {limit} characters")
+        return value
+
+    return check
+
+
+def silo_id(value: object, path: str) -> str:
+    """Accept the name of a silo."""
+    if not isinstance(value, str) or not SILO_ID.fullmatch(value):
+        raise ProtocolError(f"{path}: expected a silo id: 1 to 64 letters, digits or ._:@- after a letter or digit")
+    return value
+
+
+def real(value: object, path: str) -> float:
+    """Accept a float (not an integer: both would encode one number)."""
+    if not isinstance(value, float):
+        raise ProtocolError(f"{path}: expected a float")
+    return value
+
+
+def sequence(item: Check, limit: int) -> Check:
+    """Accept an array of at most ``limit`` items, as a tuple."""
+
+    def check(value: object, path: str) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) > limit:
+            raise ProtocolError(f"{path}: expected an array of at most {limit} items")
+        return tuple(item(entry, f"{path}[{index}]") for index, entry in enumerate(value))
+
+    return check
+
+
+def row(*items: Check) -> Check:
+    """Accept an array with exactly these items, as a tuple."""
+
+    def check(value: object, path: str) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) != len(items):
+            raise ProtocolError(f"{path}: expected an array of {len(items)} items")
+        return tuple(item(entry, f"{path}[{i}]") for i, (item, entry) in enumerate(zip(items, value, strict=True)))
+
+    return check
+
+
+def table(item: Check, limit: int, key: Check = silo_id) -> Check:
+    """Accept a map of at most ``limit`` entries, as a dict in the order of its keys."""
+
+    def check(value: object, path: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping) or len(value) > limit:
+            raise ProtocolError(f"{path}: expected a map of at most {limit} entries")
+        names = sorted(key(name, f"{path} (a key)") for name in value)
+        return {name: item(value[name], f"{path}[{name!r}]") for name in names}
+
+    return check

@@ -1,0 +1,185 @@
+"""The server's side: pure functions over frozen state. The caller stores each result before it uses it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from secagg.epoch import add_pair_mask, add_self_mask, check_announcement, check_publics, scope_of
+from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
+from secagg.keys import check_public_key, commit_seed, public_key
+from secagg.messages import (
+    Announcement,
+    Bundle,
+    BundlePublic,
+    EpochOutcome,
+    MaskedInput,
+    Run,
+    UnmaskRequest,
+    UnmaskShares,
+)
+from secagg.recover import recover
+from secagg.ring import IntArray, Layout, check_vector, to_signed
+
+
+def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
+    """Return a bundle that is fit for the epoch; refuse one that would stop the others, naming its sender."""
+    sender = bundle.public.sender
+    run.roster.index(sender)
+    if bundle.public.epoch != epoch:
+        raise ProtocolError(f"{sender}: bundle for epoch {bundle.public.epoch}, expected {epoch}")
+    expected = set(run.roster.ids) - {sender}
+    if odd := sorted(expected ^ set(bundle.ciphertexts)):
+        raise ProtocolError(f"{sender}: ciphertexts must go to every other silo of the roster; {odd[0]} does not fit")
+    check_public_key(bundle.public.mask_key, sender)
+    return bundle
+
+
+def announce(
+    run: Run,
+    epoch: int,
+    bundles: Mapping[str, Bundle],
+    layout: Layout,
+    context: bytes,
+    outcomes: Sequence[EpochOutcome] = (),
+    ledger_heads: Mapping[str, bytes] | None = None,
+) -> Announcement:
+    """Fix U_e, the silos whose bundles are given, and everything common to the epoch.
+
+    Guarantee: every participant that accepts this announcement and no other has masks that cancel. Refuses a bundle
+    under another name, for another epoch, without a ciphertext for each silo of the roster or with a key of low order
+    (:class:`ProtocolError`), and fewer than t bundles (:class:`NotEnoughSurvivors`).
+    """
+    for silo_id, bundle in bundles.items():
+        if bundle.public.sender != silo_id:
+            raise ProtocolError(f"{silo_id}: its bundle is signed by {bundle.public.sender}")
+        check_bundle(run, bundle, epoch)
+    if len(bundles) < run.threshold:
+        raise NotEnoughSurvivors(f"epoch {epoch}: {len(bundles)} bundles, {run.threshold} are needed; wait for more")
+    announcement = Announcement(
+        run.version,
+        run.run_id,
+        epoch,
+        run.roster_hash,
+        tuple((silo_id, bundles[silo_id].public.hash()) for silo_id in sorted(bundles)),
+        layout,
+        tuple(outcomes),
+        ledger_heads or {},
+        context,
+    )
+    check_announcement(run, announcement)
+    return announcement
+
+
+def ciphertexts_for(bundles: Mapping[str, Bundle], receiver: str) -> dict[str, bytes]:
+    """Return, by sender, the ciphertexts of the bundles that are addressed to one silo."""
+    return {
+        sender: bundle.ciphertexts[receiver] for sender, bundle in bundles.items() if receiver in bundle.ciphertexts
+    }
+
+
+def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> MaskedInput:
+    """Return a masked input that fits the announcement; refuse any other, naming its sender.
+
+    A refused input means the silo counts as lost. Nothing here depends on the values: masked values are uniform.
+    """
+    sender = message.sender
+    if sender not in announcement.ids:
+        raise ProtocolError(f"{sender}: masked input of a silo that does not take part in epoch {announcement.epoch}")
+    if announcement.run_id != run.run_id:
+        raise ProtocolError("announcement.run_id: another run than this one")
+    if message.epoch != announcement.epoch or message.announcement_hash != announcement.digest():
+        raise ProtocolError(f"{sender}: masked for another epoch or announcement; count the silo as lost")
+    try:
+        check_vector(announcement.layout, message.arrays)
+    except RingError as error:
+        raise ProtocolError(f"{sender}: {error}") from error
+    return message
+
+
+def unmask_request(run: Run, announcement: Announcement, survivors: Sequence[str]) -> UnmaskRequest:
+    """Fix L, the silos whose masked inputs the server holds. Fewer than t raise :class:`NotEnoughSurvivors`."""
+    if outside := sorted(set(survivors) - set(announcement.ids)):
+        raise ProtocolError(f"survivors: {outside[0]} does not take part in epoch {announcement.epoch}")
+    _enough(len(set(survivors)), run, f"epoch {announcement.epoch}: masked inputs")
+    return UnmaskRequest(run.run_id, announcement.epoch, announcement.digest(), tuple(sorted(set(survivors))))
+
+
+def aggregate(
+    run: Run,
+    announcement: Announcement,
+    publics: Sequence[BundlePublic],
+    masked: Mapping[str, MaskedInput],
+    replies: Mapping[str, UnmaskShares],
+) -> dict[str, IntArray]:
+    """Return the signed sum of the survivors' vectors, per segment.
+
+    Guarantee: exactly the integer sum of what the survivors encoded, if they followed the protocol. Each reconstructed
+    secret is checked against H(b) or the mask key of its bundle, so wrong shares cannot shift the sum: they are sorted
+    out, or named. Source: Bonawitz et al. 2017, figure 4, round 4.
+
+    Parameters
+    ----------
+    masked : mapping of str to MaskedInput
+        The inputs of exactly the survivors L that were asked.
+    replies : mapping of str to UnmaskShares
+        At least t of the survivors' replies, else :class:`NotEnoughSurvivors`.
+    """
+    check_announcement(run, announcement)
+    by_sender = check_publics(announcement, publics)
+    for silo_id, message in masked.items():
+        if message.sender != silo_id:
+            raise ProtocolError(f"{silo_id}: its masked input names {message.sender}")
+        check_masked(run, announcement, message)
+    _enough(len(masked), run, f"epoch {announcement.epoch}: masked inputs")
+    lost = sorted(set(announcement.ids) - set(masked))
+    _check_replies(announcement, set(masked), set(lost), replies)
+    _enough(len(replies), run, f"epoch {announcement.epoch}: unmask replies")
+
+    scope, digest = scope_of(run, announcement.epoch), announcement.digest()
+    indices = {silo_id: run.roster.index(silo_id) + 1 for silo_id in replies}
+    suspects: set[int] = set()
+
+    def secret(what: str, owner: str, field: str, accept: Callable[[bytes], bool]) -> bytes:
+        given = {x: getattr(replies[silo_id], field).get(owner) for silo_id, x in indices.items()}
+        shares = {x: share for x, share in given.items() if share is not None}
+        return recover(f"{what} of {owner}", shares, run.threshold, accept, suspects)
+
+    def commits(owner: str) -> Callable[[bytes], bool]:
+        return lambda seed: commit_seed(scope, owner, seed) == by_sender[owner].seed_commitment
+
+    def matches(owner: str) -> Callable[[bytes], bool]:
+        return lambda private: public_key(private) == by_sender[owner].mask_key
+
+    seeds = {owner: secret("self-mask seed", owner, "self_mask_shares", commits(owner)) for owner in masked}
+    mask_privates = {owner: secret("mask key", owner, "mask_key_shares", matches(owner)) for owner in lost}
+
+    inputs = list(masked.values())
+    total = {segment.name: inputs[0].arrays[segment.name].copy() for segment in announcement.layout}
+    for message in inputs[1:]:
+        for name, array in total.items():
+            array += message.arrays[name]
+    for silo_id, seed in seeds.items():
+        add_self_mask(scope, total, by_sender[silo_id], seed, digest, subtract=True)
+    for silo_id, mask_private in mask_privates.items():
+        private = X25519PrivateKey.from_private_bytes(mask_private)
+        for survivor in masked:
+            # The lost silo's mask is the negative of the survivor's: adding it takes the survivor's off.
+            add_pair_mask(scope, total, private, by_sender[silo_id], by_sender[survivor], digest)
+    return {name: to_signed(array) for name, array in total.items()}
+
+
+def _check_replies(
+    announcement: Announcement, survivors: set[str], lost: set[str], replies: Mapping[str, UnmaskShares]
+) -> None:
+    for silo_id, reply in replies.items():
+        if silo_id not in survivors or reply.sender != silo_id:
+            raise ProtocolError(f"{silo_id}: unmask reply of a silo that is not among the survivors")
+        if reply.epoch != announcement.epoch:
+            raise ProtocolError(f"{silo_id}: unmask reply for epoch {reply.epoch}, expected {announcement.epoch}")
+        if reply.self_mask_shares.keys() - survivors or reply.mask_key_shares.keys() - lost:
+            raise ProtocolError(f"{silo_id}: unmask reply answers for another list of survivors; leave it out")
+
+
+def _enough(count: int, run: Run, what: str) -> None:
+    if count < run.threshold:
+        raise NotEnoughSurvivors(f"{what}: {count}, {run.threshold} are needed; abandon the epoch")

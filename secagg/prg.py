@@ -1,0 +1,81 @@
+"""Expansion of 32-byte keys into masks: AES-256 in counter mode (NIST SP 800-38A) under one subkey per segment.
+
+The subkey is HKDF-Expand (RFC 5869, section 2.3) of the key with the segment's name, so that masks of different
+segments are independent and no counter range has to be divided between them. Every key expands once: it belongs to one
+epoch, one announcement and one pair of silos (or one silo), hence the counter starts at zero.
+"""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from secagg.cbor import encode
+from secagg.errors import ProtocolError
+from secagg.ring import FloatArray, RingArray, dtype_of
+
+SEGMENT_LABEL = b"fcfl-secagg/1/segment"
+KEY_BYTES = 32
+# Fits the second-level cache together with the part of the sum it is added to.
+CHUNK_BYTES = 1 << 17
+_ZEROS = memoryview(bytes(CHUNK_BYTES))
+
+
+def segment_key(key: bytes, name: str) -> bytes:
+    """Return the AES key of one segment: HKDF-Expand(SHA-256, key, CBOR [label, name], 32) (RFC 5869)."""
+    if len(key) != KEY_BYTES:
+        raise ProtocolError(f"mask key: expected {KEY_BYTES} bytes")
+    return HKDFExpand(SHA256(), KEY_BYTES, encode([SEGMENT_LABEL, name])).derive(key)
+
+
+def add_mask(total: RingArray, key: bytes, name: str, *, subtract: bool = False) -> None:
+    """Add the mask of a segment to ``total`` in place (or subtract it), modulo 2^32 or 2^64 as its type says.
+
+    Guarantee: under the assumption that AES-256 is a pseudorandom permutation and ``key`` is uniform and used for this
+    segment only, the mask cannot be told from uniform ring elements; every ring value occurs, the top one included.
+    """
+    stream = _keystream(segment_key(key, name))
+    per_chunk = CHUNK_BYTES // total.dtype.itemsize
+    buffer = np.empty(min(per_chunk, total.size), total.dtype)
+    combine = np.subtract if subtract else np.add
+    for start in range(0, total.size, per_chunk):
+        part = total[start : start + per_chunk]
+        chunk = buffer[: part.size]
+        stream.update_into(_ZEROS[: chunk.nbytes], chunk.data.cast("B"))
+        combine(part, chunk, out=part)
+
+
+def expand(key: bytes, segment_name: str, length: int, bits: int) -> RingArray:
+    """Return the mask of a segment: ``length`` little-endian words of the keystream as uint32 or uint64.
+
+    Guarantee and assumption: those of :func:`add_mask`.
+    """
+    mask: RingArray = np.zeros(length, dtype_of(bits))
+    add_mask(mask, key, segment_name)
+    return mask
+
+
+def secure_uniforms(entropy: Callable[[int], bytes] = os.urandom) -> Callable[[int], FloatArray]:
+    """Return a source of uniforms in [0, 1) with 53 bits, from AES-256-CTR under a fresh key per call.
+
+    For :func:`secagg.ring.encode`. Assumption: ``entropy`` is the operating system's generator; anything else is for
+    tests.
+    """
+
+    def draw(count: int) -> FloatArray:
+        words = expand(entropy(KEY_BYTES), "stochastic rounding", count, 64)
+        words >>= np.uint64(11)
+        uniforms = words.astype(np.float64)
+        uniforms *= 2.0**-53
+        return uniforms
+
+    return draw
+
+
+def _keystream(key: bytes) -> CipherContext:
+    return Cipher(AES256(key), CTR(bytes(16))).encryptor()

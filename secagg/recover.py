@@ -1,0 +1,62 @@
+"""Reconstruction of a shared secret when some shares may be wrong."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations, islice
+
+from secagg.errors import NotEnoughSurvivors, ProtocolError
+from secagg.shamir import PRIME, combine, is_share, weights_at
+
+MAX_ATTEMPTS = 4096
+
+
+def recover(
+    what: str, shares: Mapping[int, bytes], t: int, accept: Callable[[bytes], bool], suspects: set[int]
+) -> bytes:
+    """Return the secret that passes ``accept``, from ``t`` of the shares.
+
+    With r shares of which w <= r - t are wrong, the secret is found by leaving out sets of w shares, smallest sets
+    first, at most 4,096 sets. Indices whose share then turns out wrong are added to ``suspects`` and tried last for the
+    next secret, because a silo that lies usually lies about more than one.
+
+    Guarantee: the result passes ``accept`` (a commitment known before the shares); it is never a guess. Raises
+    :class:`NotEnoughSurvivors` below t well-formed shares and :class:`ProtocolError` if no set gives an accepted
+    secret, both naming ``what``.
+    """
+    usable = {x: share for x, share in shares.items() if is_share(share)}
+    if len(usable) < t:
+        raise NotEnoughSurvivors(f"{what}: {len(usable)} shares, {t} are needed; abandon the epoch")
+    for chosen in islice(_candidates(sorted(usable, key=lambda x: (x in suspects, x)), t), MAX_ATTEMPTS):
+        try:
+            secret = combine({x: usable[x] for x in chosen}, t)
+        except ProtocolError:
+            continue
+        if accept(secret):
+            suspects.update(_wrong(usable, chosen, secret))
+            return secret
+    raise ProtocolError(
+        f"{what}: no {t} of {len(usable)} shares give the committed secret; its owner or too many silos sent wrong "
+        "shares: abandon the epoch and leave the owner out"
+    )
+
+
+def _candidates(order: list[int], t: int) -> Iterator[list[int]]:
+    """Yield distinct choices of t indices: first without leaving any out, then without one, two, ... of them."""
+    seen: set[frozenset[int]] = set()
+    for size in range(len(order) - t + 1):
+        for left_out in combinations(order, size):
+            chosen = [x for x in order if x not in left_out][:t]
+            if (key := frozenset(chosen)) not in seen:
+                seen.add(key)
+                yield chosen
+
+
+def _wrong(shares: Mapping[int, bytes], chosen: list[int], secret: bytes) -> set[int]:
+    """Return the indices outside ``chosen`` whose share is not on the polynomial of the accepted secret."""
+    points = {0: int.from_bytes(secret, "big")} | {x: int.from_bytes(shares[x], "big") for x in chosen[:-1]}
+    wrong = set()
+    for x in shares.keys() - set(chosen):
+        weights = weights_at(x, tuple(points))
+        value = sum(weight * y for weight, y in zip(weights, points.values(), strict=True)) % PRIME
+        if value != int.from_bytes(shares[x], "big"):
+            wrong.add(x)
+    return wrong

@@ -1,0 +1,296 @@
+"""The silo's side: pure functions from messages and state to messages.
+
+State (:class:`RunKeys`, :class:`EpochSecrets`) can be written to disk between messages. Three rules need memory and
+therefore the caller: store the state that :func:`record_masked` and :func:`record_answered` return **before** sending
+what :func:`mask_input` and :func:`answer_unmask` returned (an outbox then repeats the stored bytes), and replace the
+state by :func:`erase` when an announcement states the epoch's outcome. With that, a silo masks one vector and answers
+one unmask request per epoch; the functions refuse a second one.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from secagg import cbor, ring
+from secagg.epoch import (
+    add_pair_mask,
+    add_self_mask,
+    check_announcement,
+    check_publics,
+    check_survivors,
+    scope_of,
+)
+from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
+from secagg.keys import KEY_BYTES, Envelope, Scope, commit_seed, open_shares, public_key, seal_shares
+from secagg.messages import (
+    EPOCH,
+    Announcement,
+    Bundle,
+    BundlePublic,
+    MaskedInput,
+    Run,
+    UnmaskRequest,
+    UnmaskShares,
+    ciphertext_hash,
+)
+from secagg.ring import EncodedVector, Layout
+from secagg.shamir import SHARE_BYTES, Entropy, is_share, split
+from secagg.wire import Message
+
+# Empty once erased.
+SECRET = cbor.binary(0, KEY_BYTES)
+OWN_SHARE = cbor.binary(0, SHARE_BYTES)
+MARK = cbor.binary(0, 32)
+
+
+@dataclass(frozen=True)
+class RunKeys(Message):
+    """A silo's share-encryption key of one run. Never shared, never reconstructed; repr hides it."""
+
+    TYPE: ClassVar[str] = "run-keys"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"private": cbor.binary(KEY_BYTES)}
+    private: bytes = field(repr=False)
+
+    @property
+    def encryption_key(self) -> bytes:
+        """The public key that goes into the enrolment (RFC 7748)."""
+        return public_key(self.private)
+
+
+@dataclass(frozen=True)
+class EpochSecrets(Message):
+    """A silo's secrets of one epoch and what it has done with them; repr hides every secret.
+
+    Attributes
+    ----------
+    mask_private, seed : bytes
+        X25519 mask key and self-mask seed b; empty once erased.
+    own_mask_share, own_seed_share : bytes
+        The silo's own share of each.
+    bundle_hash : bytes
+        Hash of the public part of the bundle made with these secrets.
+    masked, answered : bytes
+        Digest of the announcement a vector was masked for, and of the unmask request answered; empty before.
+    """
+
+    TYPE: ClassVar[str] = "epoch-secrets"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
+        "run_id": cbor.binary(16),
+        "silo_id": cbor.silo_id,
+        "epoch": EPOCH,
+        "bundle_hash": cbor.binary(32),
+        "mask_private": SECRET,
+        "seed": SECRET,
+        "own_mask_share": OWN_SHARE,
+        "own_seed_share": OWN_SHARE,
+        "masked": MARK,
+        "answered": MARK,
+    }
+    run_id: bytes
+    silo_id: str
+    epoch: int
+    bundle_hash: bytes
+    mask_private: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
+    own_mask_share: bytes = field(repr=False)
+    own_seed_share: bytes = field(repr=False)
+    masked: bytes = b""
+    answered: bytes = b""
+
+    @property
+    def erased(self) -> bool:
+        """Whether the secrets are gone."""
+        return not self.seed
+
+
+def new_run_keys(entropy: Entropy = os.urandom) -> RunKeys:
+    """Return a fresh share-encryption key for one run (RFC 7748). Assumption: ``entropy`` is uniform and private."""
+    return RunKeys(entropy(KEY_BYTES))
+
+
+def create_bundle(
+    run: Run, keys: RunKeys, silo_id: str, epoch: int, entropy: Entropy = os.urandom
+) -> tuple[EpochSecrets, Bundle]:
+    """Make the mask key and self-mask seed of an epoch and share both, t of N, over the whole roster.
+
+    Guarantee: fewer than t silos learn nothing about either secret; only the addressed silo can open a ciphertext, and
+    only as one of this run, epoch, sender and mask key. Absent silos get shares too: they can answer for this epoch
+    when they come back. Source: Bonawitz et al. 2017, figure 4, rounds 0 and 1; Shamir 1979.
+
+    Assumptions: ``entropy`` is uniform and private, the roster's encryption keys are authentic. The caller stores the
+    secrets before sending the bundle, and makes one bundle per (run, epoch).
+    """
+    own = run.roster.entry(silo_id)
+    if own.encryption_key != keys.encryption_key:
+        raise ProtocolError(f"{silo_id}: the roster lists another encryption key than mine; enrol again")
+    scope = scope_of(run, epoch)
+    mask_private, seed = entropy(KEY_BYTES), entropy(KEY_BYTES)
+    mask_key = public_key(mask_private)
+    n, position = len(run.roster.entries), run.roster.index(silo_id)
+    mask_shares = split(mask_private, run.threshold, n, entropy)
+    seed_shares = split(seed, run.threshold, n, entropy)
+    private = X25519PrivateKey.from_private_bytes(keys.private)
+    ciphertexts: dict[str, bytes] = {}
+    for entry, mask_share, seed_share in zip(run.roster.entries, mask_shares, seed_shares, strict=True):
+        if entry.silo_id != silo_id:
+            envelope = Envelope(
+                scope, silo_id, entry.silo_id, own.encryption_key, entry.encryption_key, sender_mask_key=mask_key
+            )
+            ciphertexts[entry.silo_id] = seal_shares(envelope, private, mask_share, seed_share, entropy)
+    commitment = commit_seed(scope, silo_id, seed)
+    public = BundlePublic(silo_id, epoch, mask_key, commitment, ciphertext_hash(ciphertexts))
+    secrets = EpochSecrets(
+        run.run_id,
+        silo_id,
+        epoch,
+        public.hash(),
+        mask_private,
+        seed,
+        mask_shares[position],
+        seed_shares[position],
+    )
+    return secrets, Bundle(public, ciphertexts)
+
+
+def mask_input(
+    run: Run,
+    keys: RunKeys,
+    secrets: EpochSecrets,
+    silo_id: str,
+    announcement: Announcement,
+    publics: Sequence[BundlePublic],
+    encoded: EncodedVector,
+    ledger_head: tuple[int, bytes],
+) -> MaskedInput:
+    """Mask an encoded vector with the self mask and one mask per other participant, all bound to the announcement.
+
+    Guarantee: as long as one other participant is honest and t - n_C honest silos never answer that this silo is
+    lost, the arrays cannot be told from uniform ring elements by anyone else; silos that hold another announcement
+    hold masks that do not cancel. Source: Bonawitz et al. 2017, figure 4, round 2.
+
+    Refuses: another run, roster or epoch; fewer than t participants; a bundle other than the announced one; a U_e
+    without this silo's own bundle; a peer key of low order; values that do not fit the layout; a second vector under
+    the same secrets (their difference would be the difference of the inputs).
+    """
+    own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
+    if secrets.masked:
+        raise ProtocolError(
+            f"epoch {secrets.epoch}: a vector was already masked with these secrets; send the stored reply again"
+        )
+    _check_encoded(announcement.layout, encoded)
+    arrays = {segment.name: encoded.values[segment.name].copy() for segment in announcement.layout}
+    digest, own = announcement.digest(), by_sender[own_id]
+    private = X25519PrivateKey.from_private_bytes(secrets.mask_private)
+    add_self_mask(scope, arrays, own, secrets.seed, digest)
+    for peer in by_sender.values():
+        if peer.sender != own_id:
+            add_pair_mask(scope, arrays, private, own, peer, digest)
+    return MaskedInput(own_id, announcement.epoch, digest, arrays, ledger_head)
+
+
+def answer_unmask(
+    run: Run,
+    keys: RunKeys,
+    secrets: EpochSecrets,
+    silo_id: str,
+    announcement: Announcement,
+    publics: Sequence[BundlePublic],
+    ciphertexts: Mapping[str, bytes],
+    request: UnmaskRequest,
+) -> UnmaskShares:
+    """Give this silo's shares: of b for every survivor, of the mask key for every participant that was lost.
+
+    Guarantee: never both of one peer. Together with 2t > N + n_C and one answer per epoch, no coalition of the server
+    and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). A ciphertext that
+    is missing or does not open leaves that peer's share out; others can make up for it.
+
+    Parameters
+    ----------
+    ciphertexts : mapping of str to bytes
+        Sender to the ciphertext addressed to this silo (``coordinator.ciphertexts_for``).
+    request : UnmaskRequest
+        Its survivors must be at least t participants, this silo among them.
+    """
+    own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
+    check_survivors(run, announcement, request)
+    if own_id not in request.survivors:
+        raise ProtocolError(f"unmask-request.survivors: {own_id} (this silo) is missing; only survivors are asked")
+    if len(request.survivors) < run.threshold:
+        raise NotEnoughSurvivors(f"unmask-request: {len(request.survivors)} survivors, {run.threshold} are needed")
+    if secrets.masked not in (b"", announcement.digest()):
+        raise ProtocolError(f"epoch {secrets.epoch}: my vector was masked for another announcement; abandon the epoch")
+    if secrets.answered not in (b"", _request_digest(request)):
+        raise ProtocolError(f"epoch {secrets.epoch}: another unmask request was already answered")
+    private = X25519PrivateKey.from_private_bytes(keys.private)
+    own_key = run.roster.entry(own_id).encryption_key
+    survivors = set(request.survivors)
+    seed_shares: dict[str, bytes] = {own_id: secrets.own_seed_share}
+    mask_shares: dict[str, bytes] = {}
+    for peer_id, public in by_sender.items():
+        if peer_id == own_id or peer_id not in ciphertexts:
+            continue
+        sender_key = run.roster.entry(peer_id).encryption_key
+        envelope = Envelope(scope, peer_id, own_id, sender_key, own_key, sender_mask_key=public.mask_key)
+        opened = open_shares(envelope, private, ciphertexts[peer_id])
+        if opened is None:
+            continue
+        kind, share = (seed_shares, opened[1]) if peer_id in survivors else (mask_shares, opened[0])
+        if is_share(share):
+            kind[peer_id] = share
+    return UnmaskShares(own_id, announcement.epoch, seed_shares, mask_shares)
+
+
+def record_masked(secrets: EpochSecrets, announcement: Announcement) -> EpochSecrets:
+    """Return the state after :func:`mask_input`; with it, masking again is refused. Store it before sending."""
+    return replace(secrets, masked=announcement.digest())
+
+
+def record_answered(secrets: EpochSecrets, request: UnmaskRequest) -> EpochSecrets:
+    """Return the state after :func:`answer_unmask`; with it, another request is refused. Store it before sending."""
+    return replace(secrets, answered=_request_digest(request))
+
+
+def erase(secrets: EpochSecrets) -> EpochSecrets:
+    """Return a stub without secrets that remembers what was done; every later use is refused.
+
+    Python cannot overwrite the memory of bytes: what this guarantees is that the state to store has no secret left.
+    """
+    return replace(secrets, mask_private=b"", seed=b"", own_mask_share=b"", own_seed_share=b"")
+
+
+def _request_digest(request: UnmaskRequest) -> bytes:
+    return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", request.to_bytes())
+
+
+def _view(
+    run: Run,
+    keys: RunKeys,
+    secrets: EpochSecrets,
+    silo_id: str,
+    announcement: Announcement,
+    publics: Sequence[BundlePublic],
+) -> tuple[str, Scope, dict[str, BundlePublic]]:
+    """Check that secrets, announcement and bundles are of one epoch of this run and include this silo's bundle."""
+    if secrets.erased:
+        raise ProtocolError(f"epoch {secrets.epoch}: the secrets were erased; the epoch is over for this silo")
+    if secrets.silo_id != silo_id or run.roster.entry(silo_id).encryption_key != keys.encryption_key:
+        raise ProtocolError(f"{silo_id}: these keys and secrets belong to another silo or run")
+    if secrets.run_id != run.run_id or secrets.epoch != announcement.epoch:
+        raise ProtocolError(
+            f"announcement.epoch: {announcement.epoch}, but these secrets are for epoch {secrets.epoch} of their run"
+        )
+    check_announcement(run, announcement)
+    if dict(announcement.participants).get(silo_id) != secrets.bundle_hash:
+        raise ProtocolError(f"announcement.participants: {silo_id} is not listed with the bundle it made")
+    return silo_id, scope_of(run, announcement.epoch), check_publics(announcement, publics)
+
+
+def _check_encoded(layout: Layout, encoded: EncodedVector) -> None:
+    ring.check_vector(layout, encoded.values)
+    for segment in layout:
+        signed = encoded.signed(segment.name)
+        if int(signed.max()) > segment.top or int(signed.min()) < -segment.top:
+            raise RingError(f"segment {segment.name!r}: encoded with another bound or step than announced")

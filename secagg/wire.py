@@ -1,0 +1,69 @@
+"""The base of every message: checked fields, deterministic bytes, strict parsing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Self
+
+from secagg import cbor
+from secagg.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+TYPE_PREFIX = "fcfl-secagg/1/"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A frozen record whose fields are checked whenever one is made, from bytes or not.
+
+    Guarantees: ``from_bytes(m.to_bytes()) == m``; equal messages have equal bytes (RFC 8949, section 4.2.1); bytes that
+    are not exactly what ``to_bytes`` of some message gives raise :class:`ProtocolError` naming the field. The encoding
+    is a map of the field names, and ``type`` with the versioned name of the message, so that no message can be read as
+    another.
+    """
+
+    TYPE: ClassVar[str]
+    CHECKS: ClassVar[Mapping[str, cbor.Check]]
+
+    def __post_init__(self) -> None:
+        for name, check in self.CHECKS.items():
+            object.__setattr__(self, name, check(getattr(self, name), f"{self.TYPE}.{name}"))
+
+    def to_bytes(self) -> bytes:
+        """Return the deterministic encoding."""
+        return cbor.encode(plain(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse; anything but the exact encoding of a valid message raises :class:`ProtocolError`."""
+        message = cls.parse(cbor.decode(data, cls.TYPE), cls.TYPE)
+        if message.to_bytes() != data:
+            raise ProtocolError(f"{cls.TYPE}: not in the deterministic encoding (RFC 8949, section 4.2.1)")
+        return message
+
+    @classmethod
+    def parse(cls, value: object, path: str) -> Self:
+        """Check plain data (or pass a message through); used where one message contains another."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise ProtocolError(f"{path}: expected a map")
+        if value.get("type") != TYPE_PREFIX + cls.TYPE:
+            raise ProtocolError(f"{path}: expected a message of type {TYPE_PREFIX + cls.TYPE}")
+        if unknown := [name for name in value if name != "type" and name not in cls.CHECKS]:
+            raise ProtocolError(f"{path}: unknown field {ascii(unknown[0])[:80]}")
+        if missing := [name for name in cls.CHECKS if name not in value]:
+            raise ProtocolError(f"{path}.{missing[0]}: missing")
+        return cls(**{name: value[name] for name in cls.CHECKS})
+
+
+def plain(value: object) -> Any:
+    """Return the plain data (maps, arrays, scalars) of messages and of frozen records inside them."""
+    if isinstance(value, Message):
+        return {"type": TYPE_PREFIX + value.TYPE} | {name: plain(getattr(value, name)) for name in value.CHECKS}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(entry) for name, entry in value.items()}
+    if isinstance(value, tuple):
+        return [plain(entry) for entry in value]
+    return value

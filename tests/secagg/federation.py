@@ -1,0 +1,142 @@
+"""A whole run in memory: the parties of secure aggregation with every message going through bytes."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from secagg import coordinator, ring, silo
+from secagg.messages import (
+    Announcement,
+    Bundle,
+    BundlePublic,
+    MaskedInput,
+    Roster,
+    RosterEntry,
+    Run,
+    UnmaskRequest,
+    UnmaskShares,
+    default_threshold,
+)
+from secagg.ring import EncodedVector, IntArray, Layout, Segment
+from secagg.silo import EpochSecrets, RunKeys
+
+
+def seeded(name: str) -> Callable[[int], bytes]:
+    """A deterministic, well-mixed byte source for tests."""
+    count = 0
+
+    def draw(size: int) -> bytes:
+        nonlocal count
+        count += 1
+        return hashlib.shake_256(f"{name}/{count}".encode()).digest(size)
+
+    return draw
+
+
+def small_layout(parties: int, length: int = 7) -> Layout:
+    return Layout(
+        (
+            Segment("A", length, 32, 8.0, ring.finest_step(8.0, parties, 32)),
+            Segment("C", 3, 64, 1e6, ring.finest_step(1e6, parties, 64)),
+        ),
+        parties,
+    )
+
+
+def random_vector(layout: Layout, seed: int) -> EncodedVector:
+    generator = np.random.default_rng(seed)
+    values = {s.name: generator.uniform(-s.bound, s.bound, s.length) for s in layout}
+    return ring.encode(layout, values, generator.random)
+
+
+@dataclass
+class Federation:
+    n: int
+    threshold: int = 0
+    tag: str = ""
+    keys: dict[str, RunKeys] = field(init=False)
+    run: Run = field(init=False)
+
+    def __post_init__(self) -> None:
+        ids = [f"silo-{i:02d}" for i in range(self.n)]
+        self.keys = {s: silo.new_run_keys(seeded(f"keys/{self.tag}/{s}")) for s in ids}
+        roster = Roster(tuple(RosterEntry(s, b"", self.keys[s].encryption_key, 100) for s in ids))
+        self.run = Run(1, bytes(range(16)), roster, self.threshold or default_threshold(self.n))
+        self.run = Run.from_bytes(self.run.to_bytes())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return self.run.roster.ids
+
+    def epoch(self, number: int = 0, members: Iterable[str] | None = None, parties: int = 0) -> "Epoch":
+        return Epoch(self, number, tuple(members if members is not None else self.ids), parties or self.n)
+
+
+@dataclass
+class Epoch:
+    federation: Federation
+    number: int
+    members: tuple[str, ...]
+    parties: int
+    secrets: dict[str, EpochSecrets] = field(init=False, default_factory=dict)
+    bundles: dict[str, Bundle] = field(init=False, default_factory=dict)
+    context: bytes = b"plan"
+
+    def __post_init__(self) -> None:
+        f = self.federation
+        for s in self.members:
+            secrets, bundle = silo.create_bundle(f.run, f.keys[s], s, self.number)
+            self.secrets[s] = EpochSecrets.from_bytes(secrets.to_bytes())
+            self.bundles[s] = Bundle.from_bytes(bundle.to_bytes())
+        self.layout = small_layout(self.parties)
+        self.inputs = {s: random_vector(self.layout, i) for i, s in enumerate(f.ids)}
+
+    @property
+    def publics(self) -> list[BundlePublic]:
+        return [bundle.public for bundle in self.bundles.values()]
+
+    def announce(self, context: bytes | None = None) -> Announcement:
+        a = coordinator.announce(
+            self.federation.run, self.number, self.bundles, self.layout, self.context if context is None else context
+        )
+        return Announcement.from_bytes(a.to_bytes())
+
+    def mask(self, s: str, announcement: Announcement) -> MaskedInput:
+        f = self.federation
+        head = (3, bytes(32))
+        message = silo.mask_input(
+            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, self.inputs[s], head
+        )
+        self.secrets[s] = silo.record_masked(self.secrets[s], announcement)
+        message = MaskedInput.from_parts(message.header_bytes(), message.arrays)
+        return coordinator.check_masked(f.run, announcement, message)
+
+    def answer(self, s: str, announcement: Announcement, request: UnmaskRequest) -> UnmaskShares:
+        f = self.federation
+        ciphertexts = coordinator.ciphertexts_for(self.bundles, s)
+        reply = silo.answer_unmask(
+            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, ciphertexts, request
+        )
+        self.secrets[s] = silo.record_answered(self.secrets[s], request)
+        return UnmaskShares.from_bytes(reply.to_bytes())
+
+    def collect(
+        self, lost_masked: Iterable[str] = (), lost_unmask: Iterable[str] = ()
+    ) -> tuple[Announcement, dict[str, MaskedInput], dict[str, UnmaskShares]]:
+        announcement = self.announce()
+        masked = {s: self.mask(s, announcement) for s in self.members if s not in set(lost_masked)}
+        request = coordinator.unmask_request(self.federation.run, announcement, sorted(masked))
+        request = UnmaskRequest.from_bytes(request.to_bytes())
+        replies = {s: self.answer(s, announcement, request) for s in masked if s not in set(lost_unmask)}
+        return announcement, masked, replies
+
+    def aggregate(
+        self, announcement: Announcement, masked: dict[str, MaskedInput], replies: dict[str, UnmaskShares]
+    ) -> dict[str, IntArray]:
+        return coordinator.aggregate(self.federation.run, announcement, self.publics, masked, replies)
+
+    def expected(self, survivors: Iterable[str]) -> dict[str, IntArray]:
+        kept = list(survivors)
+        return {g.name: np.sum([self.inputs[s].signed(g.name) for s in kept], axis=0) for g in self.layout}
