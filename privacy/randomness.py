@@ -16,6 +16,7 @@ from privacy.errors import PrivacyError
 
 _DOMAIN = b"fcfl/privacy/random-stream/v1"
 _LARGEST_BELOW_ONE = 1.0 - 2.0**-53
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 def _encode(label: object) -> bytes:
@@ -100,12 +101,17 @@ class RandomStream:
         whole("n", n, 0)
         if not self._seeded and os.getpid() != self._pid:
             raise PrivacyError("a RandomStream crossed a fork: noise would be used twice; create one in the new process")
-        return np.frombuffer(self._keystream.update(bytes(8 * n)), dtype="<u8")
+        words = np.empty(n + 2, dtype="<u8")  # the cipher asks for up to a block of room behind its output
+        room = memoryview(words).cast("B")
+        for start in range(0, 8 * n, len(_ZEROS)):
+            size = min(len(_ZEROS), 8 * n - start)
+            self._keystream.update_into(_ZEROS[:size], room[start : start + size + 15])
+        return words[:n]
 
     def uniform(self, n: int) -> npt.NDArray[np.float64]:
-        """Return `n` float64 uniforms in the open interval (0, 1), each from 64 keystream bits.
+        """Return `n` float64 uniforms in the open interval (0, 1), each from 63 keystream bits.
 
-        Guarantee: the rounded value of (w + 1/2) / 2^64 for a keystream word w, never 0 or 1. Adjacency and assumptions: as
+        Guarantee: the rounded value of (w + 1/2) / 2^63 for 63 keystream bits w, never 0 or 1. Adjacency and assumptions: as
         for the class (AES-256-CTR).
 
         Parameters
@@ -113,13 +119,15 @@ class RandomStream:
         n : int
             At least 0.
         """
-        values = self._words(n).astype(np.float64)
-        values *= 2.0**-64
-        values += 2.0**-65
+        words = self._words(n)
+        words >>= np.uint64(1)  # a signed conversion is several times faster than an unsigned one
+        values = words.view(np.int64).astype(np.float64)
+        values += 0.5
+        values *= 2.0**-63
         return np.minimum(values, _LARGEST_BELOW_ONE, out=values)
 
     def normal(self, n: int) -> npt.NDArray[np.float64]:
-        """Return `n` float64 standard normals (Box and Muller 1958) from 64-bit uniforms; the tail ends at 9.49.
+        """Return `n` float64 standard normals (Box and Muller 1958) from 63-bit uniforms; the tail ends at 9.4.
 
         Guarantee: standard normal up to float64 rounding and the end of the tail (probability below 1e-19 per value);
         the noise of the Gaussian mechanism for the adjacency "one record replaced by the null record". Assumptions: as
@@ -130,17 +138,17 @@ class RandomStream:
         n : int
             At least 0.
         """
+        import torch  # its float64 cosine is four times as fast as numpy's, and whoever adds noise has it loaded
+
         pairs = (whole("n", n, 0) + 1) // 2
-        uniforms = self.uniform(2 * pairs)
-        radius = np.log(uniforms[:pairs])
-        radius *= -2.0
-        np.sqrt(radius, out=radius)
-        angle = uniforms[pairs:]
-        angle *= 2.0 * math.pi
-        values = np.empty(2 * pairs, dtype=np.float64)
-        np.multiply(radius, np.cos(angle), out=values[:pairs])
-        np.multiply(radius, np.sin(angle), out=values[pairs:])
-        return values[:n]
+        values = torch.from_numpy(self.uniform(2 * pairs))
+        radius = values[:pairs].log_().mul_(-2.0).sqrt_()
+        angle = values[pairs:].mul_(2.0 * math.pi)
+        cosine = angle.cos().mul_(radius)
+        angle.sin_().mul_(radius)
+        values[:pairs] = cosine
+        normals: npt.NDArray[np.float64] = values.numpy()[:n]
+        return normals
 
     def poisson_sample(self, n_records: int, rate: float) -> npt.NDArray[np.int64]:
         """Return the sorted indices of a Poisson sample: each record independently with probability `rate`.
