@@ -1,0 +1,352 @@
+"""The accountant: dp-accounting under the null-record adjacency, with the conversions of `privacy.conversion`."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.checks import real, whole
+from privacy.conversion import Conversion, epsilon_at_order, order_budget
+from privacy.errors import PrivacyError
+
+__all__ = [
+    "ORDERS",
+    "PAPER_ORDERS",
+    "best_order",
+    "epsilon_from_rdp",
+    "epsilon_group",
+    "epsilon_pld",
+    "epsilon_rdp",
+    "order_budget",
+    "rdp",
+    "rdp_at",
+    "sampled_gaussian_event",
+]
+
+PAPER_ORDERS: tuple[float, ...] = (2, 4, 8, 16, 32, 64, 128)
+ORDERS: tuple[float, ...] = (
+    *(round(1.05 + 0.05 * k, 2) for k in range(40)),
+    *(round(3.1 + 0.1 * k, 1) for k in range(70)),
+    *(round(10.5 + 0.5 * k, 1) for k in range(40)),
+    *range(31, 65),
+    *range(72, 129, 8),
+    192,
+    256,
+    512,
+    1024,
+)
+
+
+def _validate(sampling_rate: float, noise_multiplier: float, steps: int) -> None:
+    real("sampling_rate", sampling_rate, 0.0, 1.0, low_open=True)
+    real("noise_multiplier", noise_multiplier, 0.0, low_open=True)
+    whole("steps", steps, 1)
+
+
+def sampled_gaussian_event(sampling_rate: float, noise_multiplier: float, steps: int) -> Any:
+    """Accounting event of `steps` Poisson-subsampled Gaussian releases.
+
+    Guarantee: under `NeighboringRelation.REPLACE_SPECIAL` (one record replaced by the null record) the event dominates the
+    mechanism of `privacy.dpsgd`. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in (0, 1].
+    noise_multiplier : float
+        sigma, above 0.
+    steps : int
+        At least 1.
+
+    Returns
+    -------
+    dp_accounting.SelfComposedDpEvent
+        The event.
+    """
+    import dp_accounting
+
+    _validate(sampling_rate, noise_multiplier, steps)
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian), steps)
+
+
+def _library_rdp(sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> list[float]:
+    import dp_accounting
+    from absl import logging
+
+    accountant = dp_accounting.rdp.RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    previous = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)  # a fractional order that does not converge is bounded below, not dropped
+    try:
+        accountant.compose(sampled_gaussian_event(sampling_rate, noise_multiplier, 1))
+    finally:
+        logging.set_verbosity(previous)
+    return [float(value) for value in accountant._rdp]
+
+
+@lru_cache(maxsize=65536)
+def _one_step(sampling_rate: float, noise_multiplier: float, order: float) -> float:
+    value = _library_rdp(sampling_rate, noise_multiplier, (order,))[0]
+    if math.isfinite(value) or order == int(order):
+        return max(0.0, value)
+    # (order - 1) * divergence is convex in the order and 0 at order 1: a chord is an upper bound.
+    low, high = math.floor(order), math.ceil(order)
+    left = (low - 1) * _one_step(sampling_rate, noise_multiplier, float(low)) if low > 1 else 0.0
+    right = (high - 1) * _one_step(sampling_rate, noise_multiplier, float(high))
+    weight = order - low
+    return ((1 - weight) * left + weight * right) / (order - 1)
+
+
+def rdp_at(sampling_rate: float, noise_multiplier: float, steps: int, order: float) -> float:
+    """Renyi divergence of `steps` Poisson-subsampled Gaussian releases at one order; cached.
+
+    Guarantee: an upper bound, in both directions, for the adjacency "one record replaced by the null record" with L2
+    sensitivity 1 before scaling. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019, sections 3.2 and 3.3,
+    through dp-accounting; where its series for a fractional order does not converge, the chord of the convex function
+    (order - 1) D_order between the neighbouring integers (Wang, Balle and Kasiviswanathan 2019, corollary 10).
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in (0, 1].
+    noise_multiplier : float
+        sigma, above 0.
+    steps : int
+        At least 1.
+    order : float
+        Renyi order, above 1.
+
+    Returns
+    -------
+    float
+        The divergence; infinite where there is no bound.
+    """
+    _validate(sampling_rate, noise_multiplier, steps)
+    real("order", order, 1.0, low_open=True)
+    return steps * _one_step(float(sampling_rate), float(noise_multiplier), float(order))
+
+
+def rdp(
+    sampling_rate: float, noise_multiplier: float, steps: int, orders: Sequence[float] = ORDERS
+) -> npt.NDArray[np.float64]:
+    """Renyi divergence of `steps` Poisson-subsampled Gaussian releases at every order.
+
+    Guarantee, adjacency (one record replaced by the null record), assumptions and theorem: as for `rdp_at`.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in (0, 1].
+    noise_multiplier : float
+        sigma, above 0.
+    steps : int
+        At least 1.
+    orders : sequence of float
+        Renyi orders, each above 1.
+
+    Returns
+    -------
+    ndarray of float64
+        One value per order.
+    """
+    return np.array([rdp_at(sampling_rate, noise_multiplier, steps, order) for order in orders], dtype=np.float64)
+
+
+def _candidates(
+    orders: Sequence[float], divergences: Sequence[float] | npt.NDArray[np.float64], delta: float, conversion: Conversion
+) -> list[tuple[float, float]]:
+    if len(orders) != len(divergences) or len(orders) == 0:
+        raise PrivacyError(f"rdp has {len(divergences)} values for {len(orders)} orders: expected one each, at least one")
+    return [
+        (epsilon_at_order(float(order), float(value), delta, conversion), float(order))
+        for order, value in zip(orders, divergences, strict=True)
+    ]
+
+
+def epsilon_from_rdp(
+    orders: Sequence[float],
+    rdp: Sequence[float] | npt.NDArray[np.float64],  # noqa: A002, RUF100 - the interface's name
+    delta: float,
+    conversion: Conversion = "improved",
+) -> float:
+    """Smallest epsilon that follows from Renyi bounds at several orders.
+
+    Guarantee: a mechanism with these bounds is (returned epsilon, delta)-DP for their adjacency (one record replaced by the null
+    record). Assumption: the bounds hold at **all** orders for the whole mechanism, so the sequence of costs did not
+    depend on outputs; for an adaptive run use `RenyiFilter.epsilon`. Theorems: `privacy.conversion.epsilon_at_order`.
+
+    Parameters
+    ----------
+    orders : sequence of float
+        Renyi orders.
+    rdp : sequence of float
+        Divergence at each order.
+    delta : float
+        In (0, 1).
+    conversion : {"improved", "paper"}
+        Which theorem.
+
+    Returns
+    -------
+    float
+        Epsilon.
+    """
+    return min(_candidates(orders, rdp, delta, conversion))[0]
+
+
+def best_order(
+    orders: Sequence[float],
+    rdp: Sequence[float] | npt.NDArray[np.float64],
+    delta: float,
+    conversion: Conversion = "improved",
+) -> float:
+    """Order at which `epsilon_from_rdp` has its minimum.
+
+    Guarantee: none of its own; adjacency and assumptions as for `epsilon_from_rdp` (same theorems). A choice of alpha*, to be made
+    from the plan and before the run.
+
+    Parameters
+    ----------
+    orders : sequence of float
+        Renyi orders.
+    rdp : sequence of float
+        Divergence at each order.
+    delta : float
+        In (0, 1).
+    conversion : {"improved", "paper"}
+        Which theorem.
+
+    Returns
+    -------
+    float
+        The order.
+    """
+    return min(_candidates(orders, rdp, delta, conversion))[1]
+
+
+def epsilon_rdp(
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    orders: Sequence[float] = ORDERS,
+    conversion: Conversion = "improved",
+) -> float:
+    """Epsilon of `steps` Poisson-subsampled Gaussian releases, through Renyi orders.
+
+    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the null
+    record". Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do not depend on outputs. Mironov, Talwar and Zhang 2019
+    with `privacy.conversion.epsilon_at_order`.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in (0, 1].
+    noise_multiplier : float
+        sigma, above 0.
+    steps : int
+        At least 1.
+    delta : float
+        In (0, 1).
+    orders : sequence of float
+        Renyi orders.
+    conversion : {"improved", "paper"}
+        Which theorem.
+
+    Returns
+    -------
+    float
+        Epsilon.
+    """
+    return epsilon_from_rdp(orders, rdp(sampling_rate, noise_multiplier, steps, orders), delta, conversion)
+
+
+def epsilon_pld(
+    sampling_rate: float, noise_multiplier: float, steps: int, delta: float, discretization: float = 1e-3
+) -> float:
+    """Epsilon of `steps` Poisson-subsampled Gaussian releases, through the privacy loss distribution.
+
+    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the null
+    record" (pessimistic discretisation). Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do **not** depend on
+    outputs (or are at their planned maximum): never valid for a run that a filter stopped. Sommer et al. 2019; Koskela et al.
+    2020; Doroshenko et al. 2022, through dp-accounting.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in (0, 1].
+    noise_multiplier : float
+        sigma, above 0.
+    steps : int
+        At least 1.
+    delta : float
+        In (0, 1).
+    discretization : float
+        Width of the grid of the privacy loss.
+
+    Returns
+    -------
+    float
+        Epsilon.
+    """
+    return _pld(sampled_gaussian_event(sampling_rate, noise_multiplier, steps), delta, discretization)
+
+
+def epsilon_group(
+    sampling_rate: float, noise_multiplier: float, steps: int, delta: float, group: int, discretization: float = 1e-3
+) -> float:
+    """Epsilon for `group` records that change together, such as all windows that contain one price (E23).
+
+    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "`group` records are replaced by null
+    records". Assumptions: as for `epsilon_pld`; each record moves the sum by at most C, so j sampled records move it by at most
+    j C and the pair is dominated by a mixture of Gaussians with means j C, j ~ Binomial(group, q). Schuchardt et al. 2024;
+    dp-accounting's `MixtureOfGaussiansDpEvent`.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q in (0, 1].
+    noise_multiplier : float
+        sigma, above 0.
+    steps : int
+        At least 1.
+    delta : float
+        In (0, 1).
+    group : int
+        Number of records, at least 1.
+    discretization : float
+        Width of the grid of the privacy loss.
+
+    Returns
+    -------
+    float
+        Epsilon.
+    """
+    import dp_accounting
+    from scipy import stats
+
+    _validate(sampling_rate, noise_multiplier, steps)
+    whole("group", group, 1)
+    moved = np.arange(group + 1)
+    chance = stats.binom.pmf(moved, group, sampling_rate)
+    kept = chance > 0
+    mixture = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
+        noise_multiplier, moved[kept].astype(float).tolist(), (chance[kept] / chance[kept].sum()).tolist()
+    )
+    return _pld(dp_accounting.SelfComposedDpEvent(mixture, steps), delta, discretization)
+
+
+def _pld(event: Any, delta: float, discretization: float) -> float:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    real("delta", delta, 0.0, 1.0, low_open=True, high_open=True)
+    real("discretization", discretization, 0.0, low_open=True)
+    accountant = PLDAccountant(
+        dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=discretization
+    )
+    accountant.compose(event)
+    return float(accountant.get_epsilon(delta))
