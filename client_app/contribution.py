@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from client_app.drift_control import Control, Pending, change
 from client_app.participation import probability, score
 from data_prep.shards import Shard
+from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.release import METRICS, ReleasePlan, RunTerms
@@ -129,9 +130,8 @@ def _train(
     """Train locally and fill in the weighted update, its scalars and the control change."""
     # torch is imported only where training runs: a silo process that exchanges keys starts fast.
     from client_app.local_training import step_size, train_locally
-    from privacy.mlp import Mlp
 
-    model = Mlp(terms.features, terms.hidden)
+    model = _model(terms)
     correction = plan.control_gain * (control_mean - control.weighted / sample.records)
     update = train_locally(
         model,
@@ -158,14 +158,18 @@ def _train(
     return Pending(np.zeros(plan.parameters), update.drift, update.direction)
 
 
-def _metrics(
-    sample: Sample, terms: RunTerms, split: str, point: NDArray[np.float32]
-) -> dict[str, float]:
+def _model(terms: RunTerms) -> Mlp:
+    import torch
+
+    # Two torch threads on busy cores cost ten times one thread's CPU time.
+    torch.set_num_threads(1)
+    return Mlp(terms.features, terms.hidden)
+
+
+def _metrics(sample: Sample, terms: RunTerms, split: str, point: NDArray[np.float32]) -> dict[str, float]:
     from client_app.evaluation import metric_sums
-    from privacy.mlp import Mlp
 
     part = getattr(sample.shard, split)
     if len(part.targets) == 0:
         return dict.fromkeys(METRICS, 0.0)
-    model = Mlp(terms.features, terms.hidden)
-    return metric_sums(model, point, part.features, part.targets, part.truth, sample.shard.target_scale)
+    return metric_sums(_model(terms), point, part.features, part.targets, part.truth, sample.shard.target_scale)

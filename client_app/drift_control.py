@@ -53,9 +53,7 @@ class Pending:
     direction: float
 
 
-def change(
-    control: Control, mean_gradient: NDArray[np.float64], records: int, smoothing: float
-) -> NDArray[np.float64]:
+def change(control: Control, mean_gradient: NDArray[np.float64], records: int, smoothing: float) -> NDArray[np.float64]:
     """``N_i (c_i_new - c_i)`` for ``c_i_new = (1 - xi) c_i + xi g_bar_i`` (errata E7)."""
     return smoothing * (records * mean_gradient - control.weighted)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privacy.mlp import PerExampleModel
+from privacy.model import PerExampleModel
 from privacy.release import MAX_EVALUATION_RECORDS, MAX_SQUARED_ERROR, METRICS
 
 BATCH = 8192

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from privacy.dpsgd import private_gradient
-from privacy.mlp import PerExampleModel
+from privacy.model import PerExampleModel
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.release import ReleasePlan

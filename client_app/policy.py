@@ -158,6 +158,7 @@ def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: 
     """
     _decline_unless(
         (enrolled >= policy.min_enrolment, f"{enrolled} silos enrolled, the policy wants {policy.min_enrolment}"),
+        (plan.terms_hash == terms.hash(), "the plan belongs to other terms than this silo agreed to"),
         (plan.sampling_rate == terms.sampling_rate, "the sampling rate is not the agreed one"),
         (plan.clip_norm == terms.clip_norm, "the clip norm is not the agreed one"),
         (plan.steps <= terms.steps, "more local steps than agreed"),

@@ -33,7 +33,8 @@ from secagg.messages import (
     Run,
     UnmaskRequest,
 )
-from secagg.ring import Layout, layout_for
+from secagg.layout import layout_for
+from secagg.ring import Layout
 
 logger = logging.getLogger("fcfl.silo")
 NOTHING: Mapping[str, NDArray[np.unsignedinteger]] = {}
@@ -179,9 +180,7 @@ class Silo:
                 book.charge(terms, epoch, mechanism)
         return reply
 
-    def _settle(
-        self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int
-    ) -> None:
+    def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
         """Apply the announced outcomes to the control, then erase what belongs to finished epochs."""
         control = folder.control(parameters)
         for outcome in outcomes:
@@ -233,9 +232,7 @@ def _layout(plan: ReleasePlan, parties: int) -> Layout:
     return layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), parties)
 
 
-def _received(
-    arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes
-) -> NDArray[np.float32]:
+def _received(arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes) -> NDArray[np.float32]:
     """Return an array from the coordinator, refused unless it is finite and the announced one."""
     array = arrays.get(name)
     if array is None or array.dtype != np.float32 or array.shape != (length,):

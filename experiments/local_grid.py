@@ -163,8 +163,4 @@ class LocalGrid(Grid):
 
 def empty_context(run_config: Mapping[str, Any]) -> Context:
     """Context of a ServerApp that runs in this process."""
-    return Context(
-        run_id=1, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=dict(run_config)
-    )
-
-
+    return Context(run_id=1, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=dict(run_config))

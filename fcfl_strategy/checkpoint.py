@@ -57,7 +57,9 @@ def load(data: bytes) -> RunState:
         arrays = {name: stored[name] for name in stored.files}
     scalars = json.loads(arrays.pop("scalars").tobytes())
     if scalars["schema"] != SCHEMA:
-        raise ValueError(f"checkpoint: schema {scalars['schema']}, this software reads {SCHEMA}; resume with the old one")
+        raise ValueError(
+            f"checkpoint: schema {scalars['schema']}, this software reads {SCHEMA}; resume with the old one"
+        )
     return RunState(
         server=ServerState(
             weights=arrays["weights"],

@@ -38,9 +38,7 @@ class Answer:
         return len(self.body or b"") + sum(array.nbytes for array in self.arrays.values())
 
 
-def request(
-    kind: str, node: int, body: bytes, *, ttl: float, group: str, arrays: ArrayRecord | None = None
-) -> Message:
+def request(kind: str, node: int, body: bytes, *, ttl: float, group: str, arrays: ArrayRecord | None = None) -> Message:
     """Build one message; ``arrays`` may be shared between messages, Flower sends it once."""
     content = RecordDict({BODY: ConfigRecord({"data": body})})
     if arrays is not None:

@@ -1,17 +1,23 @@
 """Means of a split from securely summed metrics, in raw log-return units."""
 
+from collections.abc import Mapping
+
 from fcfl_strategy.rounds import Sums
 
+Metrics = Mapping[str, float | int | None]
 
-def split_metrics(sums: Sums, split: str) -> dict[str, float | int | None]:
+
+def split_metrics(sums: Sums, split: str) -> Metrics | None:
     """Return count, MSE, MAE and directional accuracy of a split, with the zero and the optimal forecast's MSE.
 
-    The optimal forecast is known only where every record's is (the synthetic market); else None.
+    The optimal forecast is known only where every record's is (the synthetic market); else None. A split
+    without records gives None.
     """
-    total = {name.removeprefix(f"{split}."): float(value[0]) for name, value in sums.items() if name.startswith(split)}
+    prefix = f"{split}."
+    total = {name.removeprefix(prefix): float(value[0]) for name, value in sums.items() if name.startswith(prefix)}
     count = round(total["count"])
     if count == 0:
-        return {"count": 0, "mse": None, "mae": None, "directional_accuracy": None, "mse_zero": None, "mse_optimal": None}
+        return None
     known = round(total["count_optimal"]) == count
     return {
         "count": count,

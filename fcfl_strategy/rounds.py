@@ -141,6 +141,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         splits=("validation",),
         point_hash=digest(point),
         control_hash=digest(control),
+        terms_hash=terms.hash(),
     )
 
 

@@ -208,9 +208,7 @@ class SecureEpoch:
         secagg.errors.SecAggError
             If fewer than the threshold handed over shares that fit.
         """
-        totals = coordinator.aggregate(
-            self.federation.run, self.announcement, self.publics, self.masked, self.shares
-        )
+        totals = coordinator.aggregate(self.federation.run, self.announcement, self.publics, self.masked, self.shares)
         return dict(decode_sum(self.announcement.layout, totals))
 
     def heads(self) -> dict[str, bytes]:

@@ -101,9 +101,7 @@ def broadcast_point(settings: ServerUpdate, state: ServerState) -> Vector:
     return state.weights + settings.lookahead * (state.weights - state.previous)
 
 
-def update(
-    settings: ServerUpdate, state: ServerState, mean_update: Vector, noise_variance: float = 0.0
-) -> ServerState:
+def update(settings: ServerUpdate, state: ServerState, mean_update: Vector, noise_variance: float = 0.0) -> ServerState:
     """Take one accelerated step (eqs. 7-9 and 12).
 
     Parameters

@@ -8,7 +8,7 @@ own deadline, and the state is checkpointed after every epoch.
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,14 +21,14 @@ from fcfl_strategy.enrolment import enrol
 from fcfl_strategy.errors import RunError
 from fcfl_strategy.exchange import Answer, array_record, exchange, request
 from fcfl_strategy.journal import Journal
-from fcfl_strategy.metrics import split_metrics
+from fcfl_strategy.metrics import Metrics, split_metrics
 from fcfl_strategy.rounds import Facts, RunState
 from fcfl_strategy.secure_epoch import Federation, SecureEpoch
 from fcfl_strategy.settings import Settings
 from privacy.release import ReleasePlan
 from secagg.envelopes import CloseRequest
 from secagg.errors import SecAggError
-from secagg.ring import layout_for
+from secagg.layout import layout_for
 
 logger = logging.getLogger("fcfl.coordinator")
 
@@ -44,6 +44,16 @@ class Observer(Protocol):
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """Add a row to the history, durably."""
+
+
+@dataclass(frozen=True)
+class OpenEpoch:
+    """An announced epoch, and once its sums are there what they showed."""
+
+    secure: SecureEpoch
+    plan: ReleasePlan
+    facts: Facts = field(default=Facts(0, None, None))
+    splits: Mapping[str, Metrics | None] = field(default_factory=dict)
 
 
 class FcflStrategy(Strategy):
@@ -62,12 +72,11 @@ class FcflStrategy(Strategy):
         self.journal = journal
         self.observer = observer
         self.outcome = ""
+        self.records: Mapping[str, int] = {}
         self._grid: Grid
         self._federation: Federation
-        self._records: Mapping[str, int] = {}
         self._state: RunState
-        self._plan: ReleasePlan
-        self._epoch: SecureEpoch
+        self._open: OpenEpoch | None = None
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -103,13 +112,11 @@ class FcflStrategy(Strategy):
             If too few silos enrol or survive.
         """
         self._grid = grid
-        self._federation, self._records = enrol(grid, self.settings, self.journal)
+        self._federation, self.records = enrol(grid, self.settings, self.journal)
         weights = initial_arrays["weights"].numpy()
         stored = self.journal.get(CHECKPOINT)
         self._state = (
-            checkpoint.load(stored)
-            if stored is not None
-            else rounds.first_state(self.settings, weights, self._records)
+            checkpoint.load(stored) if stored is not None else rounds.first_state(self.settings, weights, self.records)
         )
         result = Result()
         while not self._done():
@@ -121,7 +128,7 @@ class FcflStrategy(Strategy):
             if metrics is not None:
                 result.evaluate_metrics_clientapp[self._state.rounds] = metrics
         self._close()
-        result.arrays = array_record({"weights": self._state.server.weights.astype(np.float32)})
+        result.arrays = self._weights()
         return result
 
     def _done(self) -> bool:
@@ -143,36 +150,37 @@ class FcflStrategy(Strategy):
     def _run_epoch(self, purpose: str) -> MetricRecord | None:
         """Announce, sum and absorb one epoch; None if it was abandoned."""
         began = time.monotonic()
-        waits = self.settings.deadlines
-        settled = self._state
+        waits, settled = self.settings.deadlines, self._state
+        training = purpose == "train"
+        configure = self.configure_train if training else self.configure_evaluate
+        self._open, metrics = None, None
         try:
             self._collect_bundles(settled.epoch + 1)
-            record = ArrayRecord()
-            configure = self.configure_train if purpose == "train" else self.configure_evaluate
-            messages = configure(settled.rounds + 1, record, ConfigRecord(), self._grid)
-            self.observer.announced(self._state.epoch, self._plan)
-            exchange(
-                self._grid, messages, timeout=waits.train, poll=waits.poll, received=self._epoch.receive_masked
-            )
-            if purpose == "train":
+            messages = list(configure(settled.rounds + 1, ArrayRecord(), ConfigRecord(), self._grid))
+            opened = self._opened
+            self.observer.announced(opened.secure.number, opened.plan)
+            exchange(self._grid, messages, timeout=waits.train, poll=waits.poll, received=opened.secure.receive_masked)
+            if training:
                 _, metrics = self.aggregate_train(settled.rounds + 1, ())
             else:
                 metrics = self.aggregate_evaluate(settled.rounds + 1, ())
         except SecAggError as error:
             logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
-            if self._state.epoch == settled.epoch:
-                self._state = replace(settled, epoch=settled.epoch + 1)
-            self._state = rounds.abandon(self._state)
-            metrics = None
-            self._report(purpose, "abandoned", Facts(0, None, None), None, time.monotonic() - began)
-        else:
-            facts, splits = self._facts
-            status = "completed" if purpose == "evaluate" or facts.contributors else "empty"
-            self._report(purpose, status, facts, splits, time.monotonic() - began)
+            self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1))
+        status = "abandoned" if metrics is None else "completed"
+        if training and metrics is not None and self._opened.facts.contributors == 0:
+            status = "empty"
+        self.observer.finished(self._row(purpose, status, time.monotonic() - began))
         self.journal.put(CHECKPOINT, checkpoint.dump(self._state))
-        for prefix in ("announcement", "masked", "survivors", "bundle"):
-            self.journal.erase(f"{self._state.epoch:08d}.{prefix}")
+        for kind in ("announcement", "masked", "survivors", "bundle"):
+            self.journal.erase(f"{self._state.epoch:08d}.{kind}")
         return metrics
+
+    @property
+    def _opened(self) -> OpenEpoch:
+        if self._open is None:
+            raise RuntimeError("no epoch is announced")
+        return self._open
 
     def _collect_bundles(self, epoch: int) -> None:
         """Ask the silos that have sent no bundle for ``epoch``: all of them before the first, latecomers later."""
@@ -195,16 +203,16 @@ class FcflStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Announce a training epoch; the requests carry ``y`` and ``c``."""
-        plan = rounds.plan_training(self.settings, self._state, self._records)
-        point, control = rounds.broadcast(self.settings, self._state, self._records)
+        plan = rounds.plan_training(self.settings, self._state, self.records)
+        point, control = rounds.broadcast(self.settings, self._state, self.records)
         return self._announce(plan, point, control)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Announce an epoch that only sums the metrics of the served model."""
-        plan = rounds.plan_evaluation(self.settings, self._state, self._records)
-        _, control = rounds.broadcast(self.settings, self._state, self._records)
+        plan = rounds.plan_evaluation(self.settings, self._state, self.records)
+        _, control = rounds.broadcast(self.settings, self._state, self.records)
         return self._announce(plan, self._state.server.weights.astype(np.float32), control)
 
     def _announce(
@@ -213,40 +221,42 @@ class FcflStrategy(Strategy):
         run = self._federation.run
         layout = layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), len(run.roster.entries))
         state = self._state
-        self._epoch = SecureEpoch.announce(
+        secure = SecureEpoch.announce(
             self._federation, state.epoch + 1, layout, plan.to_bytes(), state.outcomes, state.ledger_heads
         )
-        self._plan = ReleasePlan.from_bytes(self._epoch.announcement.context)
-        self._state = rounds.announced(self.settings, state, self._plan)
+        self._open = OpenEpoch(secure, ReleasePlan.from_bytes(secure.announcement.context))
+        self._state = rounds.announced(self.settings, state, self._open.plan)
         arrays = array_record({"point": point, "control": control})
-        return self._epoch.mask_requests(arrays, self.settings.deadlines.train)
+        return secure.mask_requests(arrays, self.settings.deadlines.train)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Unmask the sum of the vectors received in time and take the server step."""
-        sums = self._unmask()
-        self._state = rounds.complete(self._state, self._epoch.heads())
-        self._state, facts = rounds.absorb(self.settings, self._state, self._plan, sums)
+        opened, sums = self._opened, self._unmask()
+        state = rounds.complete(self._state, opened.secure.heads())
+        self._state, facts = rounds.absorb(self.settings, state, opened.plan, sums)
         metrics = split_metrics(sums, "validation")
-        self._facts = facts, {"validation": metrics}
-        weights = array_record({"weights": self._state.server.weights.astype(np.float32)})
-        return weights, _metric_record(metrics)
+        self._open = replace(opened, facts=facts, splits={"validation": metrics})
+        return self._weights(), _metric_record(metrics)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Unmask the metrics of the served model."""
-        sums = self._unmask()
-        self._state = rounds.complete(self._state, self._epoch.heads())
-        splits = {split: split_metrics(sums, split) for split in self._plan.splits}
-        self._facts = Facts(0, None, None), splits
+        opened, sums = self._opened, self._unmask()
+        self._state = rounds.complete(self._state, opened.secure.heads())
+        splits = {split: split_metrics(sums, split) for split in opened.plan.splits}
+        self._open = replace(opened, splits=splits)
         return _metric_record(splits["test"])
 
     def _unmask(self) -> dict[str, np.ndarray[Any, Any]]:
-        waits = self.settings.deadlines
-        asked = self._epoch.fix_survivors()
-        messages = self._epoch.unmask_requests(asked, waits.unmask)
-        exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll, received=self._epoch.receive_shares)
-        return self._epoch.sums()
+        waits, secure = self.settings.deadlines, self._opened.secure
+        asked = secure.fix_survivors()
+        messages = secure.unmask_requests(asked, waits.unmask)
+        exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll, received=secure.receive_shares)
+        return secure.sums()
+
+    def _weights(self) -> ArrayRecord:
+        return array_record({"weights": self._state.server.weights.astype(np.float32)})
 
     def summary(self) -> None:
         """Log the main settings."""
@@ -254,32 +264,39 @@ class FcflStrategy(Strategy):
 
     # --- what is left behind ----------------------------------------------------------------------
 
-    def _report(
-        self, purpose: str, status: str, facts: Facts, splits: Mapping[str, Any] | None, seconds: float
-    ) -> None:
-        state, terms = self._state, self.settings.terms
-        training = purpose == "train"
-        self.observer.finished(
-            {
-                "epoch": state.epoch,
-                "round": state.rounds + (1 if status == "abandoned" and training else 0),
-                "purpose": purpose,
-                "status": status,
-                "contributors": facts.contributors if training and status != "abandoned" else None,
-                "survivors": len(self._epoch.masked) if hasattr(self, "_epoch") else 0,
-                "enrolled": len(self._federation.run.roster.entries),
-                "sigma": self._plan.noise_multiplier if training and hasattr(self, "_plan") else None,
-                "epsilon": state.spent.epsilon(terms.delta),
-                "budget_fraction": state.spent.fraction,
-                "divergence": facts.divergence,
-                "update_norm": facts.update_norm,
-                "validation": splits["validation"] if splits else None,
-                "test": splits.get("test") if splits else None,
-                "seconds": seconds,
-                "bytes_up": self._epoch.bytes_up if hasattr(self, "_epoch") else 0,
-                "bytes_down": self._epoch.bytes_down if hasattr(self, "_epoch") else 0,
-            }
-        )
+    @property
+    def rounds_done(self) -> int:
+        """Rounds done so far, empty ones included."""
+        return self._state.rounds
+
+    @property
+    def threshold(self) -> int:
+        """``t``: shares needed to unmask a sum."""
+        return self._federation.run.threshold
+
+    def _row(self, purpose: str, status: str, seconds: float) -> Mapping[str, Any]:
+        """One line of the history."""
+        state, opened = self._state, self._open
+        training, done = purpose == "train", status != "abandoned"
+        return {
+            "epoch": state.epoch,
+            "round": state.rounds + (0 if done else 1) if training else state.rounds,
+            "purpose": purpose,
+            "status": status,
+            "contributors": opened.facts.contributors if opened and training and done else None,
+            "survivors": len(opened.secure.masked) if opened else 0,
+            "enrolled": len(self._federation.run.roster.entries),
+            "sigma": opened.plan.noise_multiplier if opened and training else None,
+            "epsilon": state.spent.epsilon(self.settings.terms.delta),
+            "budget_fraction": state.spent.fraction,
+            "divergence": opened.facts.divergence if opened else None,
+            "update_norm": opened.facts.update_norm if opened else None,
+            "validation": opened.splits.get("validation") if opened else None,
+            "test": opened.splits.get("test") if opened else None,
+            "seconds": seconds,
+            "bytes_up": opened.secure.bytes_up if opened else 0,
+            "bytes_down": opened.secure.bytes_down if opened else 0,
+        }
 
     def _close(self) -> None:
         """Tell the silos that the run is over, so that they settle and erase its secrets."""
@@ -291,5 +308,5 @@ class FcflStrategy(Strategy):
             logger.warning("%d silos did not confirm the end of the run", silent)
 
 
-def _metric_record(metrics: Mapping[str, float | int | None]) -> MetricRecord:
-    return MetricRecord({name: value for name, value in metrics.items() if value is not None})
+def _metric_record(metrics: Metrics | None) -> MetricRecord:
+    return MetricRecord({name: value for name, value in (metrics or {}).items() if value is not None})

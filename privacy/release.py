@@ -5,6 +5,7 @@ the announcement, and the silo checks them against its own policy before any rec
 """
 
 import dataclasses
+import hashlib
 import math
 import types
 import typing
@@ -74,7 +75,9 @@ class _Wire:
         fields = typing.get_type_hints(cls)
         fields.pop("label", None)
         if not isinstance(values, dict) or set(values) != set(fields):
-            raise PrivacyError(f"{cls.label}: expected exactly the fields {sorted(fields)}; check the software versions")
+            raise PrivacyError(
+                f"{cls.label}: expected exactly the fields {sorted(fields)}; check the software versions"
+            )
         made = cls(**{name: _checked(cls.label, name, kind, values[name]) for name, kind in fields.items()})
         if made.to_bytes() != data:
             raise PrivacyError(f"{cls.label}: the encoding is not canonical; the peer speaks another protocol")
@@ -132,6 +135,8 @@ class RunTerms(_Wire):
         Input width and hidden widths of the model.
     noise_seed : int or None
         Set only in seeded runs, which are not private; a silo refuses unless its policy allows it.
+    config_hash : bytes
+        SHA-256 of the whole run configuration.
     """
 
     label: ClassVar[str] = "run terms"
@@ -151,6 +156,7 @@ class RunTerms(_Wire):
     features: int
     hidden: tuple[int, ...]
     noise_seed: int | None
+    config_hash: bytes
 
     def __post_init__(self) -> None:
         _require(
@@ -170,7 +176,12 @@ class RunTerms(_Wire):
             min_probability=0 < self.min_probability <= 1,
             features=0 < self.features <= 100_000,
             hidden=0 < len(self.hidden) <= 16 and all(0 < width <= 100_000 for width in self.hidden),
+            config_hash=len(self.config_hash) == 32,
         )
+
+    def hash(self) -> bytes:
+        """SHA-256 of the canonical encoding; every plan of the run carries it."""
+        return hashlib.sha256(self.to_bytes()).digest()
 
 
 @dataclass(frozen=True)
@@ -203,6 +214,8 @@ class ReleasePlan(_Wire):
         Splits whose metrics are summed in this epoch.
     point_hash, control_hash : bytes
         SHA-256 of the broadcast ``y`` and ``c`` (little-endian float32).
+    terms_hash : bytes
+        `RunTerms.hash` of the run, and with it the hash of the configuration.
     """
 
     label: ClassVar[str] = "release plan"
@@ -227,6 +240,7 @@ class ReleasePlan(_Wire):
     splits: tuple[str, ...]
     point_hash: bytes
     control_hash: bytes
+    terms_hash: bytes
 
     def __post_init__(self) -> None:
         _require(
@@ -252,6 +266,7 @@ class ReleasePlan(_Wire):
             splits=set(self.splits) <= {"validation", "test"} and len(set(self.splits)) == len(self.splits),
             point_hash=len(self.point_hash) == 32,
             control_hash=len(self.control_hash) == 32,
+            terms_hash=len(self.terms_hash) == 32,
         )
 
     def bounds(self) -> tuple[Bound, ...]:

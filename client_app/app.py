@@ -1,0 +1,114 @@
+"""Flower ClientApp of a silo: routes messages to `client_app.silo.Silo` and lets nothing else out.
+
+A refusal is one of two codes. Exception texts, which Flower would send to the server, stay in the silo's log.
+"""
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from client_app.contribution import Sample
+from client_app.errors import Code, Declined, SiloError
+from client_app.home import Reply, SiloHome
+from client_app.silo import Silo
+from data_prep.shards import open_shard
+from secagg.errors import SecAggError
+
+BODY, ARRAYS = "body", "arrays"
+logger = logging.getLogger("fcfl.silo")
+
+app = ClientApp()
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+def home_of(context: Context) -> Path:
+    """Folder of the silo behind this node.
+
+    A deployed node names it (``--node-config "silo-home='/silo'"``); the simulation engine cannot, so there the run
+    configuration names the folder of all silos and the partition id picks one.
+
+    Raises
+    ------
+    SiloError
+        If neither is given.
+    """
+    if home := context.node_config.get("silo-home"):
+        return Path(str(home))
+    if root := context.run_config.get("simulation-root"):
+        return Path(str(root)) / f"silo-{int(context.node_config['partition-id']):02d}"
+    raise SiloError("no silo folder: start the node with --node-config \"silo-home='/path/of/the/silo'\"")
+
+
+def open_silo(root: Path) -> Silo:
+    """Open a silo's folder and its samples."""
+    home = SiloHome.open(root)
+    return Silo(home, Sample(open_shard(home.settings.data)), f"fcfl {version('fcfl')}")
+
+
+def answer(message: Message, context: Context, stage: Callable[[Silo, bytes, Arrays], Reply]) -> Message:
+    """Run one stage and pack its reply, or a code."""
+    try:
+        reply = stage(open_silo(home_of(context)), *_unpack(message))
+    except (Declined, SecAggError) as reason:
+        logger.warning("declined: %s", reason)
+        return _packed({"code": int(Code.DECLINED)}, {}, message)
+    except Exception:  # noqa: BLE001 - no text that depends on data may reach Flower, which sends it on
+        logger.error("failed:\n%s", traceback.format_exc())
+        return _packed({"code": int(Code.FAILED)}, {}, message)
+    return _packed({"data": reply.body}, reply.arrays, message)
+
+
+def _unpack(message: Message) -> tuple[bytes, Arrays]:
+    body = message.content[BODY]
+    data = body["data"] if isinstance(body, ConfigRecord) else None
+    if not isinstance(data, bytes):
+        raise Declined("the request has no body; the coordinator speaks another protocol")
+    record = message.content.get(ARRAYS)
+    arrays = {name: array.numpy() for name, array in record.items()} if isinstance(record, ArrayRecord) else {}
+    return data, arrays
+
+
+def _packed(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]], message: Message) -> Message:
+    content = RecordDict({BODY: ConfigRecord(fields)})
+    if arrays:
+        content[ARRAYS] = ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+    return Message(content, reply_to=message)
+
+
+@app.query("enrol")
+def enrol(message: Message, context: Context) -> Message:
+    """Agree to a run's terms."""
+    return answer(message, context, lambda silo, body, _: silo.enrol(body))
+
+
+@app.query("join")
+def join(message: Message, context: Context) -> Message:
+    """Give the bundle of an epoch."""
+    return answer(message, context, lambda silo, body, _: silo.join(body))
+
+
+@app.train()
+def contribute(message: Message, context: Context) -> Message:
+    """Train and send a masked vector."""
+    return answer(message, context, lambda silo, body, arrays: silo.contribute(body, arrays))
+
+
+@app.query("unmask")
+def unmask(message: Message, context: Context) -> Message:
+    """Give the shares that unmask the sum."""
+    return answer(message, context, lambda silo, body, _: silo.unmask(body))
+
+
+@app.query("close")
+def close(message: Message, context: Context) -> Message:
+    """End a run."""
+    return answer(message, context, lambda silo, body, _: silo.close(body))

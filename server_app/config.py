@@ -1,0 +1,174 @@
+"""The run configuration: every key with its default and range, validated once at start.
+
+Flower reads the defaults from ``[tool.flwr.app.config]`` of ``pyproject.toml``; a test asserts that they are
+the ones of this table.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Value = bool | int | float | str
+
+
+class ConfigError(ValueError):
+    """A setting is unknown, missing, of the wrong type or out of range; the message names the key."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting.
+
+    Attributes
+    ----------
+    default : bool, int, float or str
+        Also fixes the type.
+    doc : str
+        One line for people.
+    low, high : float
+        Inclusive range of a number.
+    above : float
+        Exclusive lower bound.
+    choices : tuple of str
+        Allowed texts; empty for free text.
+    """
+
+    default: Value
+    doc: str
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    choices: tuple[str, ...] = ()
+
+
+KEYS: Mapping[str, Key] = {
+    "run-dir": Key("", "folder of the coordinator's files; empty: runs/<run id> in the working folder"),
+    "resume": Key(False, "continue the run in run-dir instead of starting one"),
+    "simulation-root": Key("", "folder of the silos' folders, for the simulation engine only"),
+    "silos": Key(20, "silos that must enrol", low=3, high=1000),
+    "rounds": Key(15, "optimisation rounds K", low=1, high=100_000),
+    "model-seed": Key(2025, "public seed of the initial model", low=0, high=2**31),
+    "noise-seed": Key(-1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1),
+    "dp.unit": Key("record", "unit of privacy", choices=("record",)),
+    "dp.epsilon": Key(1.0, "target epsilon", above=0, high=1000),
+    "dp.delta": Key(1e-5, "target delta", above=0, high=0.5),
+    "dp.sampling-rate": Key(0.1, "Poisson sampling rate q per step", above=0, high=1),
+    "dp.clip-norm": Key(1.0, "per-example clip norm C", above=0, high=1e6),
+    "dp.contributions": Key(0, "contributions per silo the noise is calibrated for; 0: rounds", low=0, high=100_000),
+    "dp.schedule": Key("constant", "noise multiplier over rounds", choices=("constant", "divergence")),
+    "dp.sensitivity": Key(0.0, "rho of eq. 25", low=0, high=1e6),
+    "dp.sigma-min": Key(0.5, "least noise multiplier", above=0, high=1e4),
+    "dp.sigma-max": Key(100.0, "largest noise multiplier", above=0, high=1e4),
+    "local.steps": Key(5, "local steps tau", low=1, high=1000),
+    "local.step-size": Key(0.5, "client step eta_0", above=0, high=1e4),
+    "local.drift-budget": Key(4.0, "d_max as a multiple of the median noise energy; 0: off", low=0, high=1e9),
+    "local.proximal": Key(0.0, "lambda_0 of mu = lambda_0 D_hat", low=0, high=1e9),
+    "local.proximal-max": Key(10.0, "bound on mu", low=0, high=1e9),
+    "drift.smoothing": Key(0.3, "xi of the drift control; 0: off", low=0, high=1),
+    "drift.gain": Key(0.5, "factor on c - c_i", low=0, high=1),
+    "server.momentum": Key(0.5, "beta_1", low=0, high=0.9999),
+    "server.second-moment": Key(0.99, "beta_2", low=0, high=0.999999),
+    "server.step-size": Key(1.0, "eta_s", above=0, high=1e4),
+    "server.lookahead": Key(0.3, "eta_m of the Nesterov point", low=0, high=0.9999),
+    "server.interpolation": Key(1.0, "rho of Algorithm 1; 1: off", above=0, high=1),
+    "server.bias-correction": Key(True, "divide the moments by 1 - beta^t"),
+    "server.preconditioner": Key("normalised", "diagonal preconditioner", choices=("none", "normalised", "raw")),
+    "server.noise-corrected": Key(False, "subtract the known noise variance from v"),
+    "server.jitter": Key(1e-8, "epsilon_p", low=0, high=1),
+    "server.trust-region": Key(0.0, "largest step relative to the RMS of the weights; 0: off", low=0, high=1e9),
+    "participation.cohort": Key(10.0, "expected contributors tau_sel", above=0, high=1000),
+    "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
+    "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
+    "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=1000),
+    "eval.final": Key(True, "evaluate the served model on validation and test at the end"),
+    "deadline.enrol": Key(180.0, "seconds to wait for enrolment", above=0, high=1e6),
+    "deadline.train": Key(600.0, "seconds to wait for masked vectors", above=0, high=1e6),
+    "deadline.unmask": Key(120.0, "seconds to wait for shares", above=0, high=1e6),
+    "deadline.poll": Key(0.2, "seconds between two looks for replies", above=0, high=60),
+    "max-abandoned": Key(3, "consecutive abandoned epochs before the run gives up", low=1, high=1000),
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A complete, validated configuration."""
+
+    values: Mapping[str, Value]
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, object]) -> "RunConfig":
+        """Validate settings; what is not given takes its default.
+
+        Raises
+        ------
+        ConfigError
+            Naming the key, for an unknown key, a wrong type, NaN, an infinity or a value out of range.
+        """
+        for name in given:
+            if name not in KEYS:
+                raise ConfigError(f"{name}: unknown setting; known settings are {', '.join(KEYS)}")
+        values = {name: _checked(name, key, given.get(name, key.default)) for name, key in KEYS.items()}
+        config = cls(values)
+        config._check_together()
+        return config
+
+    def _check_together(self) -> None:
+        if self.real("dp.sigma-min") > self.real("dp.sigma-max"):
+            raise ConfigError("dp.sigma-min: larger than dp.sigma-max; lower it")
+        if self.real("participation.cohort") > self.whole("silos"):
+            raise ConfigError(
+                f"participation.cohort: {self.real('participation.cohort'):g} contributors expected of "
+                f"{self.whole('silos')} silos; lower it, or raise silos"
+            )
+        if self.whole("dp.contributions") > self.whole("rounds"):
+            raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")
+        if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
+            raise ConfigError("server.trust-region: must be above 0 with server.preconditioner 'raw' (1.0 is usual)")
+
+    def real(self, name: str) -> float:
+        """Return a number."""
+        return float(self.values[name])
+
+    def whole(self, name: str) -> int:
+        """Return a whole number."""
+        return int(self.values[name])
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+        return str(self.values[name])
+
+    def flag(self, name: str) -> bool:
+        """Return a switch."""
+        return bool(self.values[name])
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON of all settings that shape the run (not where its files lie)."""
+        local = ("run-dir", "resume", "simulation-root")
+        shaping = {name: value for name, value in self.values.items() if name not in local}
+        return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
+
+
+def _checked(name: str, key: Key, value: object) -> Value:
+    kind = type(key.default)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        raise ConfigError(f"{name}: expected {kinds[kind]}, got {value!r}")
+    if isinstance(value, str):
+        if key.choices and value not in key.choices:
+            raise ConfigError(f"{name}: expected one of {', '.join(key.choices)}, got {value!r}")
+        return value
+    assert isinstance(value, bool | int | float)
+    if isinstance(value, bool):
+        return value
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}: expected a finite number, got {value!r}")
+    if not (key.low <= value <= key.high and value > key.above):
+        lower = f"above {key.above:g}" if key.above > -math.inf else f"at least {key.low:g}"
+        upper = f" and at most {key.high:g}" if key.high < math.inf else ""
+        raise ConfigError(f"{name}: expected {lower}{upper}, got {value!r}")
+    return value
