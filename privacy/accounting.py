@@ -49,8 +49,8 @@ def _validate(sampling_rate: float, noise_multiplier: float, steps: int) -> None
 def sampled_gaussian_event(sampling_rate: float, noise_multiplier: float, steps: int) -> Any:
     """Accounting event of `steps` Poisson-subsampled Gaussian releases.
 
-    Guarantee: under `NeighboringRelation.REPLACE_SPECIAL` (one record replaced by the null record) the event dominates the
-    mechanism of `privacy.dpsgd`. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019.
+    Guarantee: under `NeighboringRelation.REPLACE_SPECIAL` (one record replaced by the null record) the event
+    dominates the mechanism of `privacy.dpsgd`. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019.
 
     Parameters
     ----------
@@ -104,9 +104,10 @@ def rdp_at(sampling_rate: float, noise_multiplier: float, steps: int, order: flo
     """Renyi divergence of `steps` Poisson-subsampled Gaussian releases at one order; cached.
 
     Guarantee: an upper bound, in both directions, for the adjacency "one record replaced by the null record" with L2
-    sensitivity 1 before scaling. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019, sections 3.2 and 3.3,
-    through dp-accounting; where its series for a fractional order does not converge, the chord of the convex function
-    (order - 1) D_order between the neighbouring integers (Wang, Balle and Kasiviswanathan 2019, corollary 10).
+    sensitivity 1 before scaling. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019, sections 3.2
+    and 3.3, through dp-accounting; where its series for a fractional order does not converge, the chord of the convex
+    function (order - 1) D_order between the neighbouring integers (Wang, Balle and Kasiviswanathan 2019, corollary
+    10).
 
     Parameters
     ----------
@@ -156,10 +157,15 @@ def rdp(
 
 
 def _candidates(
-    orders: Sequence[float], divergences: Sequence[float] | npt.NDArray[np.float64], delta: float, conversion: Conversion
+    orders: Sequence[float],
+    divergences: Sequence[float] | npt.NDArray[np.float64],
+    delta: float,
+    conversion: Conversion,
 ) -> list[tuple[float, float]]:
     if len(orders) != len(divergences) or len(orders) == 0:
-        raise PrivacyError(f"rdp has {len(divergences)} values for {len(orders)} orders: expected one each, at least one")
+        raise PrivacyError(
+            f"rdp has {len(divergences)} values for {len(orders)} orders: expected one each, at least one"
+        )
     return [
         (epsilon_at_order(float(order), float(value), delta, conversion), float(order))
         for order, value in zip(orders, divergences, strict=True)
@@ -174,9 +180,10 @@ def epsilon_from_rdp(
 ) -> float:
     """Smallest epsilon that follows from Renyi bounds at several orders.
 
-    Guarantee: a mechanism with these bounds is (returned epsilon, delta)-DP for their adjacency (one record replaced by the null
-    record). Assumption: the bounds hold at **all** orders for the whole mechanism, so the sequence of costs did not
-    depend on outputs; for an adaptive run use `RenyiFilter.epsilon`. Theorems: `privacy.conversion.epsilon_at_order`.
+    Guarantee: a mechanism with these bounds is (returned epsilon, delta)-DP for their adjacency (one record replaced
+    by the null record). Assumption: the bounds hold at **all** orders for the whole mechanism, so the sequence of
+    costs did not depend on outputs; for an adaptive run use `RenyiFilter.epsilon`. Theorems:
+    `privacy.conversion.epsilon_at_order`.
 
     Parameters
     ----------
@@ -205,8 +212,8 @@ def best_order(
 ) -> float:
     """Order at which `epsilon_from_rdp` has its minimum.
 
-    Guarantee: none of its own; adjacency and assumptions as for `epsilon_from_rdp` (same theorems). A choice of alpha*, to be made
-    from the plan and before the run.
+    Guarantee: none of its own; adjacency and assumptions as for `epsilon_from_rdp` (same theorems). A choice of
+    alpha*, to be made from the plan and before the run.
 
     Parameters
     ----------
@@ -237,9 +244,9 @@ def epsilon_rdp(
 ) -> float:
     """Epsilon of `steps` Poisson-subsampled Gaussian releases, through Renyi orders.
 
-    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the null
-    record". Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do not depend on outputs. Mironov, Talwar and Zhang 2019
-    with `privacy.conversion.epsilon_at_order`.
+    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the
+    null record". Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do not depend on outputs. Mironov,
+    Talwar and Zhang 2019 with `privacy.conversion.epsilon_at_order`.
 
     Parameters
     ----------
@@ -269,10 +276,10 @@ def epsilon_pld(
 ) -> float:
     """Epsilon of `steps` Poisson-subsampled Gaussian releases, through the privacy loss distribution.
 
-    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the null
-    record" (pessimistic discretisation). Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do **not** depend on
-    outputs (or are at their planned maximum): never valid for a run that a filter stopped. Sommer et al. 2019; Koskela et al.
-    2020; Doroshenko et al. 2022, through dp-accounting.
+    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the
+    null record" (pessimistic discretisation). Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do
+    **not** depend on outputs (or are at their planned maximum): never valid for a run that a filter stopped. Sommer
+    et al. 2019; Koskela et al. 2020; Doroshenko et al. 2022, through dp-accounting.
 
     Parameters
     ----------
@@ -300,10 +307,10 @@ def epsilon_group(
 ) -> float:
     """Epsilon for `group` records that change together, such as all windows that contain one price (E23).
 
-    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "`group` records are replaced by null
-    records". Assumptions: as for `epsilon_pld`; each record moves the sum by at most C, so j sampled records move it by at most
-    j C and the pair is dominated by a mixture of Gaussians with means j C, j ~ Binomial(group, q). Schuchardt et al. 2024;
-    dp-accounting's `MixtureOfGaussiansDpEvent`.
+    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "`group` records are replaced
+    by null records". Assumptions: as for `epsilon_pld`; each record moves the sum by at most C, so j sampled records
+    move it by at most j C and the pair is dominated by a mixture of Gaussians with means j C, j ~ Binomial(group, q).
+    Schuchardt et al. 2024; dp-accounting's `MixtureOfGaussiansDpEvent`.
 
     Parameters
     ----------
@@ -326,7 +333,7 @@ def epsilon_group(
         Epsilon.
     """
     import dp_accounting
-    from scipy import stats
+    from scipy import stats  # type: ignore[import-untyped]
 
     _validate(sampling_rate, noise_multiplier, steps)
     whole("group", group, 1)

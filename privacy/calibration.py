@@ -103,8 +103,9 @@ def _too_small(problem: _Problem) -> PrivacyError:
     ]
     rounds = "one round" if min(single) > problem.epsilon else f"{problem.contributions} contributions"
     return PrivacyError(
-        f"epsilon {problem.epsilon:g} is too small for {rounds} at q={problem.sampling_rate:g}, {problem.steps} steps and "
-        f"sigma_max={problem.sigma_max:g}; raise epsilon or sigma_max, or lower q, steps or contributions"
+        f"epsilon {problem.epsilon:g} is too small for {rounds} at q={problem.sampling_rate:g}, "
+        f"{problem.steps} steps and sigma_max={problem.sigma_max:g}; "
+        "raise epsilon or sigma_max, or lower q, steps or contributions"
     )
 
 
@@ -121,10 +122,11 @@ def calibrate(
 ) -> Calibration:
     """Return the smallest noise that keeps a stated number of contributions within the budget.
 
-    Guarantee: the dearest `contributions` rounds of the returned schedule cost at most `rdp_budget` at `order`, and any
-    run held to that budget by a `RenyiFilter` is (epsilon, delta)-DP for the adjacency "one record replaced by the null
-    record", also if its sigmas later depend on outputs. Assumptions: as for `MechanismPlan`; the result depends on public
-    numbers only. E15 (replaces paper eq. 27); Feldman and Zrnic 2021. Unless a clamp binds, epsilon is met to 1e-4.
+    Guarantee: the dearest `contributions` rounds of the returned schedule cost at most `rdp_budget` at `order`, and
+    any run held to that budget by a `RenyiFilter` is (epsilon, delta)-DP for the adjacency "one record replaced by
+    the null record", also if its sigmas later depend on outputs. Assumptions: as for `MechanismPlan`; the result
+    depends on public numbers only. E15 (replaces paper eq. 27); Feldman and Zrnic 2021. Unless a clamp binds, epsilon
+    is met to 1e-4.
 
     Parameters
     ----------
@@ -160,12 +162,16 @@ def calibrate(
     whole("contributions", contributions, 1)
     real("sigma_min", sigma_min, 0.0, low_open=True)
     real("sigma_max", sigma_max, sigma_min)
-    factors = (1.0,) * contributions if shape is None else tuple(real("shape", factor, 0.0, low_open=True) for factor in shape)
-    if len(factors) < contributions:
-        raise PrivacyError(f"shape has {len(factors)} rounds for {contributions} contributions: expected at least as many")
-    problem = _Problem(
-        epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max, conversion
+    factors = (
+        (1.0,) * contributions
+        if shape is None
+        else tuple(real("shape", factor, 0.0, low_open=True) for factor in shape)
     )
+    if len(factors) < contributions:
+        raise PrivacyError(
+            f"shape has {len(factors)} rounds for {contributions} contributions: expected at least as many"
+        )
+    problem = _Problem(epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max, conversion)
 
     low, high = sigma_min / max(factors), sigma_max / min(factors)
     order = _cheapest_order(lambda candidate: problem.epsilon_of(high, candidate))

@@ -58,10 +58,10 @@ def epsilon_at_order(order: float, rdp: float, delta: float, conversion: Convers
 def order_budget(order: float, epsilon: float, delta: float, conversion: Conversion = "improved") -> float:
     """Largest Renyi divergence at `order` whose conversion is at most `epsilon`; 0 where there is none.
 
-    Guarantee: a mechanism that stays within the returned budget at `order` is (epsilon, delta)-DP for its adjacency (one
-    record replaced by the null record). Assumptions: the order was fixed before the mechanism saw data, as the Renyi
-    filter needs it. The inverse of `epsilon_at_order` in its main branch (same theorems), rounded down so that the
-    conversion of the result never exceeds `epsilon`.
+    Guarantee: a mechanism that stays within the returned budget at `order` is (epsilon, delta)-DP for its adjacency
+    (one record replaced by the null record). Assumptions: the order was fixed before the mechanism saw data, as the
+    Renyi filter needs it. The inverse of `epsilon_at_order` in its main branch (same theorems), rounded down so that
+    the conversion of the result never exceeds `epsilon`.
 
     Parameters
     ----------

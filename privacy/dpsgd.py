@@ -42,8 +42,8 @@ def clipped_sum(
 ) -> tuple[npt.NDArray[np.float64], int]:
     """Return the clipped gradient sum over `rows` in float64, and the number of zeroed records. **Private.**
 
-    Guarantee: moves by at most `clip_norm` in L2 when one record is replaced by the null record. Assumption: the model keeps the
-    promise of `PerExampleModel`. Abadi et al. 2016, algorithm 1.
+    Guarantee: moves by at most `clip_norm` in L2 when one record is replaced by the null record. Assumption: the
+    model keeps the promise of `PerExampleModel`. Abadi et al. 2016, algorithm 1.
 
     Parameters
     ----------
@@ -83,12 +83,13 @@ def private_gradient(
 ) -> PrivateGradient:
     """Make one release of the planned mechanism: (clipped sum over a Poisson sample + N(0, sigma^2 C^2 I)) / (q N_i).
 
-    Guarantee: `mean` is one of the `plan.steps` releases accounted by `plan.event()`, for the adjacency "one record replaced
-    by a null record with zero gradient". Assumptions: the caller makes at most `plan.steps` releases per charge of the filter, charged
-    before they leave; `params` depend on the records through earlier accounted releases only; features and targets are per-record
-    functions of public numbers and the record (E27); `stream` is not seeded; floating-point attacks (Mironov 2012) are not
-    addressed. Paper eq. 13; Abadi et al. 2016, algorithm 1; Mironov, Talwar and Zhang 2019. An empty sample is a
-    zero gradient plus full noise and counts as a release. Noise is added in float64, then the result is rounded to float32.
+    Guarantee: `mean` is one of the `plan.steps` releases accounted by `plan.event()`, for the adjacency "one record
+    replaced by a null record with zero gradient". Assumptions: the caller makes at most `plan.steps` releases per
+    charge of the filter, charged before they leave; `params` depend on the records through earlier accounted releases
+    only; features and targets are per-record functions of public numbers and the record (E27); `stream` is not
+    seeded; floating-point attacks (Mironov 2012) are not addressed. Paper eq. 13; Abadi et al. 2016, algorithm 1;
+    Mironov, Talwar and Zhang 2019. An empty sample is a zero gradient plus full noise and counts as a release. Noise
+    is added in float64, then the result is rounded to float32.
 
     Parameters
     ----------

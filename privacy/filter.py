@@ -35,11 +35,12 @@ def add_up(total: float, cost: float) -> float:
 class RenyiFilter:
     """Renyi filter at one order (Feldman and Zrnic 2021, theorem 4.3 and its filter form).
 
-    Guarantee: if every release of a run is admitted before it is made and charged its Renyi cost at `order`, the whole run
-    has Renyi divergence at most `budget` at `order` for the adjacency of the costs (one record replaced by the null record),
-    although costs and the number of releases depend on earlier outputs. Assumptions: `order` and `budget` are fixed before
-    the run; every cost is an upper bound given the past; a refused release is not made. Only the conversion at
-    `order` is a guarantee of such a run: no minimum over orders, no PLD afterwards. The spend is rounded up.
+    Guarantee: if every release of a run is admitted before it is made and charged its Renyi cost at `order`, the
+    whole run has Renyi divergence at most `budget` at `order` for the adjacency of the costs (one record replaced by
+    the null record), although costs and the number of releases depend on earlier outputs. Assumptions: `order` and
+    `budget` are fixed before the run; every cost is an upper bound given the past; a refused release is not made.
+    Only the conversion at `order` is a guarantee of such a run: no minimum over orders, no PLD afterwards. The spend
+    is rounded up.
 
     Parameters
     ----------
@@ -70,8 +71,8 @@ class RenyiFilter:
     def admits(self, cost: float) -> bool:
         """Whether a release of this cost keeps the run within its budget.
 
-        Guarantee, adjacency and assumptions: those of the class (Feldman and Zrnic 2021, the filter's stopping rule). The
-        comparison uses the rounded-up sum, so rounding never admits what the exact sum would refuse.
+        Guarantee, adjacency and assumptions: those of the class (Feldman and Zrnic 2021, the filter's stopping rule).
+        The comparison uses the rounded-up sum, so rounding never admits what the exact sum would refuse.
 
         Parameters
         ----------
@@ -107,8 +108,8 @@ class RenyiFilter:
         """
         if not self.admits(cost):
             raise BudgetExceeded(
-                f"a release of Renyi cost {cost:.6g} at order {self.order:g} does not fit: {self.spent:.6g} of {self.budget:.6g} "
-                "is spent; end the run or raise the noise"
+                f"a release of Renyi cost {cost:.6g} at order {self.order:g} does not fit: "
+                f"{self.spent:.6g} of {self.budget:.6g} is spent; end the run or raise the noise"
             )
         return replace(self, spent=add_up(self.spent, self._cost(cost)))
 
@@ -120,8 +121,8 @@ class RenyiFilter:
     def epsilon(self, delta: float, conversion: Conversion = "improved") -> float:
         """Epsilon of what is spent so far, at alpha* only.
 
-        Guarantee: the releases made so far are (returned epsilon, delta)-DP for the adjacency of the costs (one record replaced
-        by the null record), if the run ends here. Assumptions: those of the class; conversion as in
+        Guarantee: the releases made so far are (returned epsilon, delta)-DP for the adjacency of the costs (one
+        record replaced by the null record), if the run ends here. Assumptions: those of the class; conversion as in
         `privacy.conversion.epsilon_at_order`.
 
         Parameters

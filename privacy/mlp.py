@@ -43,8 +43,8 @@ class Block:
 class Mlp:
     """Linear -> GELU (exact) -> LayerNorm (eps 1e-5) for every hidden layer, then Linear to one forecast.
 
-    The loss of a record is (forecast - target)^2 / 2. Implements `privacy.model.PerExampleModel`; nothing mixes rows. The
-    layout is public: per hidden layer `weight`, `bias`, `gain`, `shift`, then `output.weight` and `output.bias`.
+    The loss of a record is (forecast - target)^2 / 2. Implements `privacy.model.PerExampleModel`; nothing mixes rows.
+    The layout is public: per hidden layer `weight`, `bias`, `gain`, `shift`, then `output.weight` and `output.bias`.
 
     Parameters
     ----------
@@ -94,8 +94,9 @@ class Mlp:
     def predict(self, params: "torch.Tensor", features: "torch.Tensor") -> "torch.Tensor":
         """Return the forecasts.
 
-        Guarantee: post-processing of `params`, free of cost, only where `features` are not private records; forecasts of private
-        records are private (adjacency: one record replaced by the null record). Assumption: float32 inputs.
+        Guarantee: post-processing of `params`, free of cost, only where `features` are not private records; forecasts
+        of private records are private (adjacency: one record replaced by the null record). Assumption: float32
+        inputs.
 
         Parameters
         ----------
@@ -118,11 +119,11 @@ class Mlp:
     ) -> ClippedSum:
         """Return the sum of clipped per-example gradients of (forecast - target)^2 / 2, in one backward pass.
 
-        Guarantee: every record adds a vector of L2 norm at most `clip_norm` (float32 rounding included, because the clip is at
-        clip_norm (1 - 1e-5)); the sum moves by at most `clip_norm` when one record is replaced by the null record and by at most
-        2 clip_norm when it is replaced by another, up to the rounding of the float32 sum over the batch. Records whose gradient
-        is not finite add the zero vector. Assumption: `params` do not depend on the records beyond accounted releases.
-        Abadi et al. 2016, algorithm 1, clipping; book-keeping of Bu et al. 2023.
+        Guarantee: every record adds a vector of L2 norm at most `clip_norm` (float32 rounding included, because the
+        clip is at clip_norm (1 - 1e-5)); the sum moves by at most `clip_norm` when one record is replaced by the null
+        record and by at most 2 clip_norm when it is replaced by another, up to the rounding of the float32 sum over
+        the batch. Records whose gradient is not finite add the zero vector. Assumption: `params` do not depend on the
+        records beyond accounted releases. Abadi et al. 2016, algorithm 1, clipping; book-keeping of Bu et al. 2023.
 
         Parameters
         ----------
@@ -146,9 +147,10 @@ class Mlp:
 def initial_parameters(model: Mlp, seed: int) -> npt.NDArray[np.float32]:
     """Return the public starting point of a run; the same on every machine.
 
-    Guarantee: a function of the layout and the seed only, so it costs no privacy whatever the adjacency. Hidden weights and biases are
-    uniform in +-1/sqrt(fan-in) (torch's default for Linear), gains 1, shifts 0, and the output layer is 0, so that training
-    starts at the zero forecast (section 7 of the specification). Assumption: the seed is public.
+    Guarantee: a function of the layout and the seed only, so it costs no privacy whatever the adjacency. Hidden
+    weights and biases are uniform in +-1/sqrt(fan-in) (torch's default for Linear), gains 1, shifts 0, and the output
+    layer is 0, so that training starts at the zero forecast (section 7 of the specification). Assumption: the seed is
+    public.
 
     Parameters
     ----------

@@ -41,14 +41,17 @@ class _Signal:
 
 def _blocks(model: "Mlp", flat: Tensor) -> list[Tensor]:
     if flat.ndim != 1 or flat.shape[0] != model.size or flat.dtype != torch.float32:
-        raise PrivacyError(f"params of shape {tuple(flat.shape)}, {flat.dtype}: expected ({model.size},), torch.float32")
+        raise PrivacyError(
+            f"params of shape {tuple(flat.shape)}, {flat.dtype}: expected ({model.size},), torch.float32"
+        )
     return [flat[block.span].view(block.shape) for block in model.layout]
 
 
 def _check_features(model: "Mlp", features: Tensor) -> None:
     if features.ndim != 2 or features.shape[1] != model.features or features.dtype != torch.float32:
         raise PrivacyError(
-            f"features of shape {tuple(features.shape)}, {features.dtype}: expected (n, {model.features}), torch.float32"
+            f"features: expected a matrix of {model.features} columns, torch.float32; "
+            f"given {features.ndim} axes, the last of {features.shape[-1] if features.ndim else 0}, {features.dtype}"
         )
 
 
@@ -73,14 +76,17 @@ def predict(model: "Mlp", params: Tensor, features: Tensor) -> Tensor:
     return _forward(model, _blocks(model, params), features)[2]
 
 
-def _squares(layers: list[_Layer], signals: list[_Signal], last: Tensor, residual: Tensor, dtype: torch.dtype) -> Tensor:
+def _squares(
+    layers: list[_Layer], signals: list[_Signal], last: Tensor, residual: Tensor, dtype: torch.dtype
+) -> Tensor:
     """Squared gradient norm per record: of an outer product it is the product of squares (Goodfellow 2015).
 
     n_i = sum over Linear of |g|^2 (|a|^2 + 1) + sum over LayerNorm of (|g xhat|^2 + |g|^2).
     """
 
     def square(rows: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(rows, dim=1, dtype=dtype).square_()
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
+        return norms.square_()
 
     total = residual.to(dtype).square() * (square(last) + 1.0)
     for layer, signal in zip(layers, signals, strict=True):
@@ -120,9 +126,8 @@ def clipped_gradient_sum(
     real("clip_norm", clip_norm, 0.0, low_open=True)
     _check_features(model, features)
     if targets.shape != (len(features),) or targets.dtype != torch.float32:
-        raise PrivacyError(
-            f"targets of shape {tuple(targets.shape)}, {targets.dtype}: expected ({len(features)},), torch.float32"
-        )
+        # No sizes in the text: the number of sampled records is private.
+        raise PrivacyError("targets: expected a vector with one torch.float32 value per row of features")
     total = torch.zeros(model.size, dtype=torch.float32)
     blocks = _blocks(model, params)
     zeroed = 0

@@ -26,9 +26,10 @@ class ClippedSum:
 class PerExampleModel(Protocol):
     """A model held as one flat float32 vector.
 
-    Guarantee an implementation must give: `clipped_gradient_sum` is a sum of one vector per row, each of L2 norm at most
-    `clip_norm` and a function of that row, the parameters and public numbers only; so it moves by at most `clip_norm`
-    when one record is replaced by the null record (Abadi et al. 2016, algorithm 1). No statistics across rows.
+    Guarantee an implementation must give: `clipped_gradient_sum` is a sum of one vector per row, each of L2 norm at
+    most `clip_norm` and a function of that row, the parameters and public numbers only; so it moves by at most
+    `clip_norm` when one record is replaced by the null record (Abadi et al. 2016, algorithm 1). No statistics across
+    rows.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""One frozen object from which sampler, clip, noise, divisor and accounting event are all read, so they cannot disagree."""
+"""One frozen object holds sampler, clip, noise, divisor and accounting event, so that they cannot disagree."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +8,12 @@ from privacy.checks import real, whole
 
 @dataclass(frozen=True, slots=True)
 class MechanismPlan:
-    """A DP-SGD contribution: `steps` Poisson-subsampled Gaussian releases (paper eq. 13, Abadi et al. 2016, algorithm 1).
+    """A DP-SGD contribution of `steps` Poisson-subsampled Gaussian releases (paper eq. 13; Abadi et al. 2016).
 
-    Guarantee: a contribution executed as planned costs at most `rdp(order)` for the adjacency "one record is replaced by a
-    null record with zero gradient" (E25). Assumptions: each record enters each step independently with probability
-    `sampling_rate`, per-example gradients are clipped to `clip_norm`, the noise is N(0, noise_stddev^2 I) on their sum,
-    and the sum is divided by the public constant `divisor`, never by a realised batch size.
+    Guarantee: a contribution executed as planned costs at most `rdp(order)` for the adjacency "one record is replaced
+    by a null record with zero gradient" (E25). Assumptions: each record enters each step independently with
+    probability `sampling_rate`, per-example gradients are clipped to `clip_norm`, the noise is N(0, noise_stddev^2 I)
+    on their sum, and the sum is divided by the public constant `divisor`, never by a realised batch size.
 
     Parameters
     ----------
@@ -39,18 +39,20 @@ class MechanismPlan:
         """Validate by field name."""
         object.__setattr__(self, "sampling_rate", real("sampling_rate", self.sampling_rate, 0.0, 1.0, low_open=True))
         object.__setattr__(self, "clip_norm", real("clip_norm", self.clip_norm, 0.0, low_open=True))
-        object.__setattr__(self, "noise_multiplier", real("noise_multiplier", self.noise_multiplier, 0.0, low_open=True))
+        object.__setattr__(
+            self, "noise_multiplier", real("noise_multiplier", self.noise_multiplier, 0.0, low_open=True)
+        )
         object.__setattr__(self, "steps", whole("steps", self.steps, 1))
         object.__setattr__(self, "records", whole("records", self.records, 1))
 
     @property
     def divisor(self) -> float:
-        """q N_i, a public constant: dividing by it is post-processing for the null-record adjacency (E25)."""
+        """The public constant q N_i. Dividing by it is post-processing for the null-record adjacency (E25)."""
         return self.sampling_rate * self.records
 
     @property
     def noise_stddev(self) -> float:
-        """sigma C, the standard deviation of the noise on the sum (paper eq. 13) for L2 sensitivity C (null-record adjacency)."""
+        """Noise sigma C on the sum (paper eq. 13), whose L2 sensitivity is C for the null-record adjacency."""
         return self.noise_multiplier * self.clip_norm
 
     def event(self) -> Any:
@@ -72,9 +74,9 @@ class MechanismPlan:
     def rdp(self, order: float) -> float:
         """Renyi cost of one contribution at one order; cached per process.
 
-        Guarantee: the Renyi divergence at `order` between the outputs on two data sets that differ in one record replaced by
-        the null record is at most the returned value, in both directions; assumptions as for the class. Mironov, Talwar and
-        Zhang 2019, composed by Mironov 2017, proposition 1.
+        Guarantee: the Renyi divergence at `order` between the outputs on two data sets that differ in one record
+        replaced by the null record is at most the returned value, in both directions; assumptions as for the class.
+        Mironov, Talwar and Zhang 2019, composed by Mironov 2017, proposition 1.
 
         Parameters
         ----------

@@ -41,12 +41,12 @@ def _hkdf_sha256(secret: bytes, info: bytes) -> bytes:
 class RandomStream:
     """Random numbers from an AES-256-CTR keystream.
 
-    Guarantee: with a key from the operating system, no polynomial adversary tells the keystream from uniform bits (AES as a
-    pseudorandom permutation), so every DP statement that uses it holds computationally for its adjacency (one record replaced
-    by the null record). A seeded stream gives **no** privacy: whoever knows the seed subtracts the noise (E21).
-    Assumptions: the key is used by this object only; the object is neither copied nor used on both sides of a fork, and it
-    refuses both. Normals are float64 Box-Muller values; the attacks of Mironov 2012 on floating-point noise are not
-    addressed. Not thread safe.
+    Guarantee: with a key from the operating system, no polynomial adversary tells the keystream from uniform bits
+    (AES as a pseudorandom permutation), so every DP statement that uses it holds computationally for its adjacency
+    (one record replaced by the null record). A seeded stream gives **no** privacy: whoever knows the seed subtracts
+    the noise (E21). Assumptions: the key is used by this object only; the object is neither copied nor used on both
+    sides of a fork, and it refuses both. Normals are float64 Box-Muller values; the attacks of Mironov 2012 on
+    floating-point noise are not addressed. Not thread safe.
     """
 
     __slots__ = ("_keystream", "_pid", "_seeded")
@@ -70,9 +70,9 @@ class RandomStream:
     def seeded(cls, seed: int, *labels: str | int | bytes) -> "RandomStream":
         """Return the reproducible stream of a seed and labels. **Not private**, whatever the adjacency (E21).
 
-        Guarantee: the same seed and labels give the same numbers on every machine; different ones give independent keys
-        (HKDF-SHA256, RFC 5869, over an injective encoding). Assumption: only used for explicitly seeded, non-private runs
-        and for public quantities such as initial parameters.
+        Guarantee: the same seed and labels give the same numbers on every machine; different ones give independent
+        keys (HKDF-SHA256, RFC 5869, over an injective encoding). Assumption: only used for explicitly seeded,
+        non-private runs and for public quantities such as initial parameters.
 
         Parameters
         ----------
@@ -100,19 +100,20 @@ class RandomStream:
     def _words(self, n: int) -> npt.NDArray[np.uint64]:
         whole("n", n, 0)
         if not self._seeded and os.getpid() != self._pid:
-            raise PrivacyError("a RandomStream crossed a fork: noise would be used twice; create one in the new process")
-        words = np.empty(n + 2, dtype="<u8")  # the cipher asks for up to a block of room behind its output
-        room = memoryview(words).cast("B")
+            raise PrivacyError(
+                "a RandomStream crossed a fork: noise would be used twice; create one in the new process"
+            )
+        room = np.empty(8 * n + 16, dtype=np.uint8)  # the cipher asks for up to a block of room behind its output
         for start in range(0, 8 * n, len(_ZEROS)):
             size = min(len(_ZEROS), 8 * n - start)
-            self._keystream.update_into(_ZEROS[:size], room[start : start + size + 15])
-        return words[:n]
+            self._keystream.update_into(_ZEROS[:size], memoryview(room)[start : start + size + 15])
+        return room[: 8 * n].view("<u8")
 
     def uniform(self, n: int) -> npt.NDArray[np.float64]:
         """Return `n` float64 uniforms in the open interval (0, 1), each from 63 keystream bits.
 
-        Guarantee: the rounded value of (w + 1/2) / 2^63 for 63 keystream bits w, never 0 or 1. Adjacency and assumptions: as
-        for the class (AES-256-CTR).
+        Guarantee: the rounded value of (w + 1/2) / 2^63 for 63 keystream bits w, never 0 or 1. Adjacency and
+        assumptions: as for the class (AES-256-CTR).
 
         Parameters
         ----------
@@ -130,8 +131,9 @@ class RandomStream:
         """Return `n` float64 standard normals (Box and Muller 1958) from 63-bit uniforms; the tail ends at 9.4.
 
         Guarantee: standard normal up to float64 rounding and the end of the tail (probability below 1e-19 per value);
-        the noise of the Gaussian mechanism for the adjacency "one record replaced by the null record". Assumptions: as
-        for the class; floating-point attacks (Mironov 2012) are not addressed. The stream depends on how calls are split.
+        the noise of the Gaussian mechanism for the adjacency "one record replaced by the null record". Assumptions:
+        as for the class; floating-point attacks (Mironov 2012) are not addressed. The stream depends on how calls are
+        split.
 
         Parameters
         ----------
@@ -153,9 +155,9 @@ class RandomStream:
     def poisson_sample(self, n_records: int, rate: float) -> npt.NDArray[np.int64]:
         """Return the sorted indices of a Poisson sample: each record independently with probability `rate`.
 
-        Guarantee: the inclusion probability is floor(2^64 rate) / 2^64, never above `rate`, so the accountant's amplification
-        (Mironov, Talwar and Zhang 2019) holds for the adjacency "one record replaced by the null record". Assumptions:
-        as for the class; the sample stays secret.
+        Guarantee: the inclusion probability is floor(2^64 rate) / 2^64, never above `rate`, so the accountant's
+        amplification (Mironov, Talwar and Zhang 2019) holds for the adjacency "one record replaced by the null
+        record". Assumptions: as for the class; the sample stays secret.
 
         Parameters
         ----------

@@ -1,0 +1,198 @@
+"""Independent check of a ledger: chain, anchor, and every run's spend recomputed through the accountant."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privacy.chain import GENESIS, Entry, check_anchor, read, read_anchor
+from privacy.errors import BudgetExceeded, LedgerError, PrivacyError
+from privacy.filter import RenyiFilter
+from privacy.records import Record, Release, RunClosed, RunOpened, parse
+
+_RELATIVE = 1e-9  # another version of the accountant may differ in the last digits
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What one run spent, recomputed.
+
+    Attributes
+    ----------
+    opened : RunOpened
+        What was agreed.
+    releases : int
+        Charged contributions.
+    rdp_spent, epsilon : float
+        Renyi spend at the run's order, and its conversion there: the guarantee of the run for its adjacency.
+    fraction : float
+        Share of the Renyi budget used.
+    closed : bool
+        Whether the run has ended.
+    """
+
+    opened: RunOpened
+    releases: int
+    rdp_spent: float
+    epsilon: float
+    fraction: float
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSummary:
+    """What a whole ledger says.
+
+    Attributes
+    ----------
+    runs : tuple of RunSummary
+        In order of opening.
+    count, hash : int, str
+        Head of the chain.
+    epsilon, delta : float
+        Sums over the runs: the guarantee for the data set's lifetime by basic composition (Dwork et al. 2006), if the
+        choice of later runs' budgets does not depend on outputs of earlier ones and all runs share one adjacency.
+    private : bool
+        False if any run was seeded and has releases: then epsilon and delta promise nothing.
+    unknown_kinds : tuple of str
+        Kinds of entries that are chained but not understood, hence not accounted here.
+    notice : str or None
+        A torn last line that was left out.
+    """
+
+    runs: tuple[RunSummary, ...]
+    count: int
+    hash: str
+    epsilon: float
+    delta: float
+    private: bool
+    unknown_kinds: tuple[str, ...]
+    notice: str | None
+
+
+@dataclass(slots=True)
+class _Run:
+    opened: RunOpened
+    filter: RenyiFilter
+    releases: int = 0
+    closed: bool = False
+    used: set[tuple[int, str]] = field(default_factory=set)
+
+
+def _replay(runs: dict[str, _Run], record: Record) -> None:
+    """Apply one record; PrivacyError says what is wrong with it."""
+    if isinstance(record, RunOpened):
+        if record.run in runs:
+            raise PrivacyError(f"run {record.run!r} is opened twice")
+        runs[record.run] = _Run(record, record.filter())
+        return
+    run = runs.get(record.run)
+    if run is None or run.closed:
+        raise PrivacyError(f"run {record.run!r} is not open")
+    if isinstance(record, RunClosed):
+        run.closed = True
+        return
+    _replay_release(run, record)
+
+
+def _replay_release(run: _Run, record: Release) -> None:
+    key = (record.epoch, record.purpose)
+    if key in run.used:
+        raise PrivacyError(f"epoch {record.epoch} is used twice for {record.purpose}")
+    run.used.add(key)
+    cost = record.plan.rdp(run.opened.order)
+    if not abs(cost - record.rdp) <= _RELATIVE * max(cost, record.rdp):
+        raise PrivacyError(f"rdp is {record.rdp!r}, recomputed {cost!r} at order {run.opened.order:g}")
+    try:
+        run.filter = run.filter.charge(record.rdp)
+    except BudgetExceeded as error:
+        raise PrivacyError(f"the budget is passed: {error}") from None
+    if abs(run.filter.spent - record.rdp_total) > _RELATIVE * run.filter.spent:
+        raise PrivacyError(f"rdp_total is {record.rdp_total!r}, recomputed {run.filter.spent!r}")
+    run.releases += 1
+
+
+def summarise(path: Path, entries: list[Entry], notice: str | None = None) -> LedgerSummary:
+    """Recompute every run of verified entries.
+
+    Guarantee, adjacency, assumptions and theorems: see `verify`.
+
+    Raises
+    ------
+    LedgerError
+        Naming the line.
+    """
+    runs: dict[str, _Run] = {}
+    unknown: dict[str, None] = {}
+    for entry in entries:
+        try:
+            record = parse(entry.kind, entry.body)
+            if record is None:
+                unknown[entry.kind] = None
+            else:
+                _replay(runs, record)
+        except PrivacyError as error:
+            raise LedgerError(
+                f"{path}, line {entry.count}: {error}; the record is wrong: do not rely on this ledger"
+            ) from None
+    summaries = tuple(
+        RunSummary(
+            run.opened,
+            run.releases,
+            run.filter.spent,
+            run.filter.epsilon(run.opened.delta, run.opened.conversion),
+            run.filter.fraction,
+            run.closed,
+        )
+        for run in runs.values()
+    )
+    spending = [run for run in summaries if run.releases]
+    return LedgerSummary(
+        runs=summaries,
+        count=len(entries),
+        hash=entries[-1].hash if entries else GENESIS,
+        epsilon=sum(run.epsilon for run in spending),
+        delta=sum(run.opened.delta for run in spending),
+        private=not any(run.opened.seeded for run in spending),
+        unknown_kinds=tuple(unknown),
+        notice=notice,
+    )
+
+
+def verify(path: Path, anchor: Path | None = None) -> LedgerSummary:
+    """Check a ledger without changing it, and recompute what every run spent at its alpha* only.
+
+    Guarantee: if this returns, every line is chained (SHA-256), every release's cost is what dp-accounting gives for
+    its recorded mechanism at the run's order, no run passed its budget, and each run's epsilon follows from its spend
+    at that one order, for the adjacency the run states (by default one record replaced by the null record).
+    Assumptions: the silo executed what it recorded; the anchor, if given, is authentic. Mironov, Talwar and Zhang
+    2019; Feldman and Zrnic 2021; conversion as recorded. It takes no lock, so it may run beside the silo; a torn last
+    line is left out with a notice.
+
+    Parameters
+    ----------
+    path : Path
+        Ledger.
+    anchor : Path, optional
+        Anchor file.
+
+    Returns
+    -------
+    LedgerSummary
+        Recomputed figures.
+
+    Raises
+    ------
+    LedgerError
+        Naming the line and what differs.
+    """
+    anchored = (
+        None if anchor is None else read_anchor(anchor)
+    )  # before the ledger: a silo writing beside us only adds lines
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror}); expected a ledger file") from None
+    entries, torn = read(path, data)
+    if anchored is not None:
+        check_anchor(path, entries, anchored)
+    notice = f"{path}, line {len(entries) + 1}: left out {torn} bytes of an unfinished entry" if torn else None
+    return summarise(path, entries, notice)

@@ -1,0 +1,194 @@
+"""What the ledger says: the bodies of its entries, built and read in one place so that names cannot drift."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from privacy.checks import real, whole
+from privacy.conversion import Conversion, order_budget
+from privacy.errors import PrivacyError
+from privacy.filter import RenyiFilter
+from privacy.plan import MechanismPlan
+
+Unit = Literal["record", "silo"]
+RECORD_ADJACENCY = "one record replaced by a null record with zero gradient"
+SILO_ZERO_ADJACENCY = "one silo replaced by zero"
+SILO_REPLACE_ADJACENCY = "one silo replaced by another"
+PRIVATE = "private"
+SEEDED = "not private: seeded"
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise PrivacyError(f"{name} = {value!r}: expected non-empty text")
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    KIND: ClassVar[str] = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
+        """Return the record of a body; missing and unknown keys are errors that name them."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(body) != names:
+            missing, unknown = sorted(names - set(body)), sorted(set(body) - names)
+            raise PrivacyError(f"{cls.KIND}: missing keys {missing}, unknown keys {unknown}")
+        return cls(**body)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOpened(_Body):
+    """A run may spend: what was agreed before it saw data.
+
+    Guarantee recorded: releases of this run whose Renyi costs at `order` stay within `rdp_budget` are together
+    (epsilon, delta)-DP for `adjacency` (default: one record replaced by the null record), unless `status` reads "not
+    private: seeded". Feldman and Zrnic 2021. `rdp_budget` must convert to at most `epsilon`.
+    """
+
+    KIND: ClassVar[str] = "run_opened"
+
+    run: str
+    epsilon: float
+    delta: float
+    order: float
+    rdp_budget: float
+    software: str
+    status: str = PRIVATE
+    unit: Unit = "record"
+    adjacency: str = RECORD_ADJACENCY
+    conversion: Conversion = "improved"
+
+    def __post_init__(self) -> None:
+        """Validate by field name."""
+        _text("run", self.run)
+        _text("software", self.software)
+        real("epsilon", self.epsilon, 0.0, low_open=True)
+        if self.status not in (PRIVATE, SEEDED):
+            raise PrivacyError(f'status = {self.status!r}: expected "{PRIVATE}" or "{SEEDED}"')
+        if self.unit not in get_args(Unit):
+            raise PrivacyError(f'unit = {self.unit!r}: expected "record" or "silo"')
+        if (self.adjacency == RECORD_ADJACENCY) != (self.unit == "record") or self.adjacency not in (
+            RECORD_ADJACENCY,
+            SILO_ZERO_ADJACENCY,
+            SILO_REPLACE_ADJACENCY,
+        ):
+            raise PrivacyError(
+                f"adjacency = {self.adjacency!r}: expected one of privacy.records that fits unit = {self.unit}"
+            )
+        allowed = order_budget(self.order, self.epsilon, self.delta, self.conversion)
+        if real("rdp_budget", self.rdp_budget, 0.0) > allowed * (1 + 1e-12):
+            raise PrivacyError(
+                f"rdp_budget = {self.rdp_budget!r}: expected at most {allowed!r}, "
+                f"what epsilon {self.epsilon:g} allows at order {self.order:g}"
+            )
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the run is not private because its noise can be reproduced (E21)."""
+        return self.status == SEEDED
+
+    def filter(self) -> RenyiFilter:
+        """Return the run's empty filter; guarantee, adjacency and theorem: see `RenyiFilter`."""
+        return RenyiFilter(self.order, self.rdp_budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Release(_Body):
+    """One charged contribution, written before anything leaves the silo.
+
+    Guarantee recorded: `rdp` bounds the Renyi divergence of the contribution at the run's order for the run's
+    adjacency (one record replaced by the null record), `rdp_total` that of the run so far (rounded up).
+    `sampling_rate`, `noise_multiplier` and `steps` are what `verify` recomputes them from (Mironov, Talwar and Zhang
+    2019); `noise_multiplier` is the noise divided by the sensitivity of the adjacency.
+    """
+
+    KIND: ClassVar[str] = "release"
+
+    run: str
+    epoch: int
+    sampling_rate: float
+    noise_multiplier: float
+    clip_norm: float
+    steps: int
+    records: int
+    rdp: float
+    rdp_total: float
+    purpose: str = "training"
+
+    def __post_init__(self) -> None:
+        """Validate by field name."""
+        _text("run", self.run)
+        _text("purpose", self.purpose)
+        whole("epoch", self.epoch, 0)
+        real("rdp", self.rdp, 0.0)
+        real("rdp_total", self.rdp_total, self.rdp)
+        _ = self.plan
+
+    @property
+    def plan(self) -> MechanismPlan:
+        """The plan that was executed."""
+        return MechanismPlan(self.sampling_rate, self.clip_norm, self.noise_multiplier, self.steps, self.records)
+
+    @classmethod
+    def charge(
+        cls, run: str, epoch: int, plan: MechanismPlan, before: RenyiFilter, purpose: str = "training"
+    ) -> tuple[Self, RenyiFilter]:
+        """Charge a plan to a filter and return the entry to append together with the new filter.
+
+        Guarantee, adjacency, assumptions and theorem: those of `RenyiFilter` and `MechanismPlan`. The order is:
+        charge, append (which fsyncs), then release.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the plan does not fit; nothing changes.
+        """
+        cost = plan.rdp(before.order)
+        after = before.charge(cost)
+        entry = cls(
+            run,
+            epoch,
+            plan.sampling_rate,
+            plan.noise_multiplier,
+            plan.clip_norm,
+            plan.steps,
+            plan.records,
+            cost,
+            after.spent,
+            purpose,
+        )
+        return entry, after
+
+
+@dataclass(frozen=True, slots=True)
+class RunClosed(_Body):
+    """A run ended; later releases under its name are errors. No guarantee of its own (adjacency as for the run)."""
+
+    KIND: ClassVar[str] = "run_closed"
+
+    run: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Validate by field name."""
+        _text("run", self.run)
+        _text("reason", self.reason)
+
+
+Record = RunOpened | Release | RunClosed
+_KINDS: dict[str, type[Record]] = {kind.KIND: kind for kind in (RunOpened, Release, RunClosed)}
+
+
+def parse(kind: str, body: Mapping[str, Any]) -> Record | None:
+    """Return the record of an entry, or None for a kind this room does not know.
+
+    No guarantee of its own; adjacency does not enter. Bodies are validated by field name.
+    """
+    found = _KINDS.get(kind)
+    return None if found is None else found.from_body(body)
