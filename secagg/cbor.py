@@ -100,11 +100,11 @@ def binary(*lengths: int, limit: int = 0) -> Check:
 
 
 def text(limit: int) -> Check:
-    """Accept a text string of 1 to ``limit`` characters."""
+    """Accept a text string of 1 to ``limit`` printable characters (it may end up in a log)."""
 
     def check(value: object, path: str) -> str:
-        if not isinstance(value, str) or not 1 <= len(value) <= limit:
-            raise ProtocolError(f"{path}: expected text of 1 to {limit} characters")
+        if not isinstance(value, str) or not 1 <= len(value) <= limit or not value.isprintable():
+            raise ProtocolError(f"{path}: expected text of 1 to {limit} printable characters")
         return value
 
     return check

@@ -51,7 +51,7 @@ def announce(
     """
     for silo_id, bundle in bundles.items():
         if bundle.public.sender != silo_id:
-            raise ProtocolError(f"{silo_id}: its bundle is signed by {bundle.public.sender}")
+            raise ProtocolError(f"{silo_id}: its bundle names {bundle.public.sender}")
         check_bundle(run, bundle, epoch)
     if len(bundles) < run.threshold:
         raise NotEnoughSurvivors(f"epoch {epoch}: {len(bundles)} bundles, {run.threshold} are needed; wait for more")

@@ -10,7 +10,7 @@ from secagg.errors import ProtocolError, RingError
 from secagg.ring import Layout, RingArray, Segment
 from secagg.roster import KEY, MAX_SILOS, RUN_ID, SIGNATURE, Enrolment, Roster, RosterEntry, Run, default_threshold
 from secagg.shamir import SHARE_BYTES
-from secagg.wire import PROTOCOL_VERSION, Message
+from secagg.wire import PROTOCOL_VERSION, Message, plain
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -47,9 +47,8 @@ def _ascending(ids: tuple[str, ...], path: str) -> None:
 
 
 def parse_layout(value: object, path: str) -> Layout:
-    """Check the plain data of a layout (or pass a layout through)."""
-    if isinstance(value, Layout):
-        return value
+    """Check a layout or its plain data."""
+    value = plain(value)
     if not isinstance(value, Mapping) or set(value) != {"segments", "parties"}:
         raise ProtocolError(f"{path}: expected a map with segments and parties")
     shape = {

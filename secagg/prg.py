@@ -22,7 +22,7 @@ from secagg.ring import FloatArray, RingArray, dtype_of
 SEGMENT_LABEL = b"fcfl-secagg/1/segment"
 KEY_BYTES = 32
 # Fits the second-level cache together with the part of the sum it is added to.
-CHUNK_BYTES = 1 << 17
+CHUNK_BYTES = 1 << 18
 _ZEROS = memoryview(bytes(CHUNK_BYTES))
 
 

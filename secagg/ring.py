@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ class Segment:
     bits: int
     bound: float
     step: float
+
+    def __post_init__(self) -> None:
+        # Layouts are compared and hashed as CBOR, where 8 and 8.0 differ and numpy's scalars do not exist.
+        for name, kind in (("length", index), ("bits", index), ("bound", float), ("step", float)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     @property
     def top(self) -> int:
