@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from data_prep.bars import Bars
 from data_prep.errors import DataError
 from data_prep.readers.prices import read_bars
 
-__all__ = ["PriceFile", "check_exclude", "fingerprint", "list_price_files", "read_files"]
+__all__ = ["PriceFile", "check_exclude", "list_price_files", "read_files"]
 
 _SUFFIXES = frozenset({".csv", ".txt"})
 
@@ -119,9 +118,3 @@ def read_files(files: Collection[PriceFile], *, exclude: Collection[str] = ()) -
         yield bars
     if not seen:
         raise DataError("every price file is named in exclude, expected at least one to be left; shorten exclude")
-
-
-def fingerprint(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
