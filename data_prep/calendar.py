@@ -47,7 +47,8 @@ def exchange_days(market: str, *, first: date, last: date) -> Dates:
             f"market {market!r} is not a known exchange, expected a code such as XNYS or XPAR; "
             "correct it, or leave the market out to use the days of the files"
         ) from None
-    return calendar.sessions.to_numpy().astype("datetime64[D]")
+    sessions: Dates = calendar.sessions.to_numpy().astype("datetime64[D]")
+    return sessions
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def align(bars: Bars, days: Dates, *, limit: int) -> Aligned | None:
     close = bars.close[take]
 
     def filled(values: Floats) -> Floats:
-        return np.where(observed, values[take], close)
+        return np.asarray(np.where(observed, values[take], close))
 
     volume = bars.volume[take]
     return Aligned(

@@ -78,8 +78,8 @@ def partition(
     """
     if silos < 1 or floor < 1 or not alpha > 0.0:
         raise DataError(
-            f"partition: found silos={silos}, floor={floor}, alpha={alpha}, expected silos >= 1, floor >= 1, alpha > 0; "
-            "correct the setting"
+            f"partition: found silos={silos}, floor={floor}, alpha={alpha}, expected silos >= 1, floor >= 1 and "
+            "alpha > 0; correct the setting"
         )
     if silos * floor > len(members):
         raise DataError(

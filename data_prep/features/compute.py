@@ -18,8 +18,8 @@ from data_prep.readers.macro import MonthlySeries
 
 __all__ = ["Context", "build_context", "compute_features", "warm_rows"]
 
-_OWN = tuple(i for i, f in enumerate(FEATURES) if f.window > 0)
-_SHARED = tuple(i for i, f in enumerate(FEATURES) if f.window == 0)
+_OWN = np.array([i for i, f in enumerate(FEATURES) if f.window > 0])
+_SHARED = np.array([i for i, f in enumerate(FEATURES) if f.window == 0])
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Stretch:
     @staticmethod
     def of(open_: Floats, high: Floats, low: Floats, close: Floats, volume: Floats) -> Stretch:
         """Build from raw prices and volumes, shape (n,) each; volume may be NaN."""
-        o, h, lo, c = (values / close[0] for values in (open_, high, low, close))
+        o, h, lo, c = (np.asarray(values / close[0]) for values in (open_, high, low, close))
         log_close = np.log(c)
         r = log_close - lag(log_close, 1)
         s = np.maximum(root_mean_square(r, 60), _VOLATILITY_FLOOR)
@@ -53,7 +53,7 @@ def price_features(x: Stretch) -> dict[str, Floats]:
     log_close = np.log(x.close)
 
     def ret(days: int) -> Floats:
-        return (log_close - lag(log_close, days)) / (x.s * np.sqrt(days))
+        return np.asarray((log_close - lag(log_close, days)) / (x.s * np.sqrt(days)))
 
     span = np.log(x.high / x.low)
     mean_span = mean(span, 20)
@@ -94,7 +94,7 @@ def technical_features(x: Stretch) -> dict[str, Floats]:
     plus, minus = np.r_[np.nan, plus], np.r_[np.nan, minus]
     direction = np.where(np.isnan(plus), np.nan, divide(plus - minus, plus + minus, smallest=_FLAT))
     adx = wilder(100.0 * np.abs(direction), 14, 42)
-    _, percent_d = talib.STOCHF(h, lo, c, 14, 3, 0)
+    _, percent_d = talib.STOCHF(h, lo, c, 14, 3)
     deviation = np.sqrt(np.maximum(np.asarray(talib.VAR(c, 20)), 0.0))
     sma = mean(c, 20)
     flat = np.asarray(talib.MAX(h, 20)) - np.asarray(talib.MIN(lo, 20)) <= _FLAT * c

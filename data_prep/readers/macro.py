@@ -52,7 +52,8 @@ class MonthlySeries:
     @property
     def available(self) -> Dates:
         """First calendar day on which each value may be used, shape (n,), datetime64[D]."""
-        return self.months.astype("datetime64[D]") + np.timedelta64(PUBLICATION_LAG_DAYS[self.name], "D")
+        days: Dates = self.months.astype("datetime64[D]")
+        return days + np.int64(PUBLICATION_LAG_DAYS[self.name])
 
 
 def _series_in(path: Path) -> str | None:
@@ -113,7 +114,8 @@ def read_macro(folder: Path) -> dict[str, MonthlySeries]:
     missing = [name for name in SERIES if name not in files]
     if missing:
         raise DataError(
-            f"{folder}: no file with header 'observation_date,{missing[0]}', expected all of {', '.join(SERIES)}; {_HINT}"
+            f"{folder}: no file with header 'observation_date,{missing[0]}', expected all of {', '.join(SERIES)}; "
+            f"{_HINT}"
         )
     return {name: _read(files[name], name) for name in SERIES}
 

@@ -91,7 +91,7 @@ def read_bars(path: Path, *, region: str, shown: str | None = None) -> Bars:
         scale = columns["adjusted"] / close
         basis = "adjusted"
     open_, high, low = (columns[field] * scale for field in ("open", "high", "low"))
-    close = columns["adjusted"] if "adjusted" in columns else close
+    close = columns.get("adjusted", close)
     volume = columns.get("volume", np.full(len(dates), np.nan))
     return Bars(
         ticker=ticker,
