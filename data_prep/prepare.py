@@ -1,0 +1,201 @@
+"""Entry points: folders of files, or the synthetic market -> one directory of samples per silo."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from data_prep.bars import Bars, Dates
+from data_prep.calendar import exchange_days, union_days
+from data_prep.errors import DataError
+from data_prep.features.compute import Context, build_context
+from data_prep.federation import (
+    HISTORY_DAYS,
+    FederationSpec,
+    Progress,
+    build_federation,
+    is_up_to_date,
+    run_fingerprint,
+    silo_paths,
+)
+from data_prep.files import fingerprint
+from data_prep.readers.factors import factor_files, is_factor_folder, read_factors
+from data_prep.readers.folder import PriceFile, check_exclude, list_price_files, read_files
+from data_prep.readers.macro import is_macro_folder, macro_files, read_macro
+from data_prep.splits import Splits
+from data_prep.synthetic import GENERATOR_VERSION, MarketSpec, simulate
+
+__all__ = ["FederationSpec", "Splits", "prepare_files", "prepare_synthetic"]
+
+
+def prepare_files(
+    folders: Sequence[Path],
+    out: Path,
+    spec: FederationSpec,
+    *,
+    macro: Path | None = None,
+    factors: Path | None = None,
+    exclude: Collection[str] = (),
+    markets: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Prepare folders of daily price files.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        One folder per region bucket; its name becomes the region. A folder that itself holds FRED or Ken French files
+        is used as `macro` or `factors` instead.
+    out : Path
+        Where the silo directories go. Left alone, and reported to `progress` as stage "unchanged", if it holds the
+        result of the same files and settings already.
+    spec : FederationSpec
+        Settings.
+    macro, factors : Path, optional
+        Folders of public series; without one its features are 0 and the manifests list the group in `neutral_groups`.
+    exclude : collection of str
+        Files to leave out, each by name, stem, or path below its folder.
+    markets : Mapping of str to str, optional
+        Exchange code per region, for example {"fr_cac40": "XPAR"}. A region without one trades on the days on which at
+        least one of its files has a bar.
+    progress : callable, optional
+        Called with stage, done, total.
+
+    Returns
+    -------
+    list of Path
+        `out/silo-00` and so on.
+
+    Raises
+    ------
+    DataError
+        For any input that cannot be used; nothing in `out` is changed then.
+    """
+    report = progress or (lambda _stage, _done, _total: None)
+    price_folders, macro, factors = _sort_folders(folders, macro, factors)
+    files = [file for folder in price_folders for file in list_price_files(folder)]
+    check_exclude(files, exclude)
+    regions = sorted({file.region for file in files})
+    for region in markets or {}:
+        if region not in regions:
+            raise DataError(
+                f"markets names {region!r}, which is not among the regions {', '.join(regions)}; correct the name"
+            )
+    sources = _describe(files, macro, factors, exclude, markets or {})
+    if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
+        report("unchanged", spec.silos, spec.silos)
+        return silo_paths(out, spec.silos)
+    monthly = read_macro(macro) if macro else None
+    daily = read_factors(factors) if factors else None
+    bars: list[Bars] = []
+    for item in read_files(files, exclude=exclude):
+        bars.append(_recent(item, spec))
+        report("files", len(bars), len(files))
+    contexts = {
+        region: build_context(_days(region, bars, spec, (markets or {}).get(region)), macro=monthly, factors=daily)
+        for region in regions
+    }
+    return build_federation(bars, contexts, out, spec, sources=sources, progress=progress)
+
+
+def prepare_synthetic(
+    out: Path,
+    spec: FederationSpec,
+    *,
+    tickers: int = 320,
+    seed: int = 2025,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Prepare the synthetic market through the same pipeline as files.
+
+    Parameters
+    ----------
+    out : Path
+        Where the silo directories go; left alone if it holds the same result already.
+    spec : FederationSpec
+        Settings.
+    tickers : int
+        Number of instruments.
+    seed : int
+        Seed of the market (the partition has `spec.seed`).
+    progress : callable, optional
+        Called with stage, done, total.
+
+    Returns
+    -------
+    list of Path
+        `out/silo-00` and so on, each with `truth` arrays.
+    """
+    report = progress or (lambda _stage, _done, _total: None)
+    market = MarketSpec(tickers=tickers, seed=seed)
+    sources: dict[str, Any] = {"synthetic": {"version": GENERATOR_VERSION, "tickers": tickers, "seed": seed}}
+    if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
+        report("unchanged", spec.silos, spec.silos)
+        return silo_paths(out, spec.silos)
+    bars = simulate(market)
+    report("market", 1, 1)
+    contexts: dict[str, Context] = {
+        region: build_context(_days(region, bars, spec, None)) for region in sorted({b.region for b in bars})
+    }
+    return build_federation(bars, contexts, out, spec, sources=sources, progress=progress)
+
+
+def _sort_folders(
+    folders: Sequence[Path], macro: Path | None, factors: Path | None
+) -> tuple[list[Path], Path | None, Path | None]:
+    prices: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder, expected a folder of price files; check the path")
+        if is_macro_folder(folder):
+            if macro is not None and macro != folder:
+                raise DataError(f"{folder}: a second folder of FRED files beside {macro}, expected one; remove one")
+            macro = folder
+        elif is_factor_folder(folder):
+            if factors is not None and factors != folder:
+                raise DataError(f"{folder}: a second folder of factor files beside {factors}, expected one; remove one")
+            factors = folder
+        else:
+            prices.append(folder)
+    if not prices:
+        raise DataError("no folder of price files was given, expected at least one; add a folder of daily price files")
+    names = [folder.resolve().name for folder in prices]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise DataError(
+                f"{prices[i]}: its name {name!r} is that of {prices[names.index(name)]} too, expected distinct names, "
+                "which become the regions; rename one"
+            )
+    return prices, macro, factors
+
+
+def _describe(
+    files: Sequence[PriceFile],
+    macro: Path | None,
+    factors: Path | None,
+    exclude: Collection[str],
+    markets: Mapping[str, str],
+) -> dict[str, Any]:
+    return {
+        "prices": {file.name: fingerprint(file.path) for file in files},
+        "macro": {path.name: fingerprint(path) for path in macro_files(macro).values()} if macro else None,
+        "factors": {path.name: fingerprint(path) for path in factor_files(factors)} if factors else None,
+        "exclude": sorted(exclude),
+        "markets": dict(sorted(markets.items())),
+    }
+
+
+def _days(region: str, bars: Sequence[Bars], spec: FederationSpec, market: str | None) -> Dates:
+    first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
+    last = spec.splits.last_day
+    if market is not None:
+        return exchange_days(market, first=first, last=last)
+    return union_days([item.dates for item in bars if item.region == region], first=first, last=last)
+
+
+def _recent(bars: Bars, spec: FederationSpec) -> Bars:
+    """Drop bars before the history that training needs, to bound memory on files that begin in 1789."""
+    first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
+    return bars.since(first)
