@@ -316,8 +316,8 @@ def _open(run: Run) -> list[_Open]:
         )
     else:
         validation = _Open(
-            "Validation metrics are computed without noise and may have decided which model is served. The guarantee "
-            "covers the training records only; the test metrics carry none either.",
+            "Validation metrics are computed without noise and may have decided which model is served. Epsilon covers "
+            "the training records only; the test metrics are not noised either.",
             wording.UNPROTECTED_VALIDATION,
         )
     return [

@@ -146,7 +146,10 @@ figcaption .unit { color: var(--muted); margin-left: 0.35em; }
   body { background: none; }
   .wrap { max-width: none; padding: 0; } .top { padding-top: 0; }
   .contents, .skip { display: none; }
-  section { padding-top: 1.3rem; }
+  section { padding-top: 1.1rem; }
+  h2 { margin-bottom: 0.4rem; } .metrics th, .metrics td { padding-block: 0.2rem; }
+  .facts > div { grid-template-columns: 7.2rem minmax(0, 1fr); padding: 0.18rem 0; }
+  .open li { margin-bottom: 0.25rem; }
   h2, h3, caption { break-after: avoid; }
   #privacy, tr, figure, .facts > div, .open li { break-inside: avoid; }
   thead { display: table-header-group; }
