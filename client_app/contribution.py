@@ -54,14 +54,11 @@ class Contribution:
     ----------
     encoded : EncodedVector
     pending : Pending or None
-        Control change that waits for the epoch's outcome; None with coin tails.
-    spends : bool
-        Whether the vector holds a private release.
+        Control change that waits for the epoch's outcome; None with coin tails, when nothing private is released.
     """
 
     encoded: EncodedVector
     pending: Pending | None
-    spends: bool
 
 
 def randomness(terms: RunTerms, silo: str, epoch: int, purpose: str) -> RandomStream:
@@ -111,7 +108,7 @@ def contribution(
     if pending is not None and plan.control_smoothing > 0:
         step = next(segment.step for segment in layout if segment.name == "control")
         pending = Pending(encoded.signed("control") * step, pending.drift, pending.direction)
-    return Contribution(encoded, pending, spends=pending is not None)
+    return Contribution(encoded, pending)
 
 
 def _train(

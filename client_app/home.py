@@ -18,11 +18,13 @@ Layout::
                   <stage>.<epoch>.reply   outbox
 """
 
+import hashlib
 import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import numpy as np
@@ -36,11 +38,25 @@ from privacy.ledger import Ledger
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the silo: a CBOR body and ring arrays; ``spends`` stays at the silo."""
+    """One answer of the silo, and what it must remember with it.
+
+    Attributes
+    ----------
+    body : bytes
+        The answer's message.
+    arrays : mapping of str to ndarray
+        Ring arrays that go with it.
+    request : bytes
+        The request itself, where a later stage needs it; stays at the silo.
+    pending : Pending or None
+        Control change that waits for the epoch's outcome; stays at the silo. The reply holds a private
+        release exactly if there is one.
+    """
 
     body: bytes
     arrays: Mapping[str, NDArray[np.unsignedinteger]]
-    spends: bool = False
+    request: bytes = b""
+    pending: Pending | None = None
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -134,18 +150,24 @@ class RunFolder:
         if stored is None:
             return None
         fields = cbor2.loads(stored)
-        if fields["request"] != request:
+        if fields["digest"] != hashlib.sha256(request).digest():
             raise Declined(f"{stage} of epoch {epoch}: another request was answered already")
-        arrays = {name: np.frombuffer(data, dtype=dtype) for name, (dtype, data) in fields["arrays"].items()}
-        return Reply(fields["body"], arrays, fields["spends"])
+        return _reply(fields)
+
+    def reply(self, stage: str, epoch: int) -> Reply | None:
+        """Return the stored reply of a stage, whatever the request was."""
+        stored = self.get(_reply_name(stage, epoch))
+        return None if stored is None else _reply(cbor2.loads(stored))
 
     def answer(self, stage: str, epoch: int, request: bytes, reply: Reply) -> Reply:
-        """Store the reply before it may leave."""
+        """Store the reply, whole or not at all, before it may leave."""
+        pending = reply.pending
         fields = {
-            "request": request,
+            "digest": hashlib.sha256(request).digest(),
             "body": reply.body,
-            "spends": reply.spends,
             "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
+            "request": reply.request,
+            "pending": pending and (pending.change.tobytes(), pending.drift, pending.direction),
         }
         self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
         return reply
@@ -168,21 +190,6 @@ class RunFolder:
         """Commit the control."""
         self.put("control.npz", _packed(**vars(control)))
 
-    def pending(self, epoch: int) -> Pending | None:
-        """Return the change that waits for the outcome of ``epoch``."""
-        data = self.get(f"{epoch}.pending")
-        if data is None:
-            return None
-        with np.load(io.BytesIO(data)) as stored:
-            return Pending(stored["change"], float(stored["drift"]), float(stored["direction"]))
-
-    def put_pending(self, epoch: int, pending: Pending | None) -> None:
-        """Keep a change until the outcome of ``epoch`` is announced; None forgets an attempt that crashed."""
-        if pending is None:
-            (self.path / f"{epoch}.pending").unlink(missing_ok=True)
-        else:
-            self.put(f"{epoch}.pending", _packed(**vars(pending)))
-
     def erase_before(self, epoch: int) -> None:
         """Delete the secrets, replies and pending changes of the epochs before ``epoch`` (enrolment is epoch 0)."""
         for path in self.path.iterdir():
@@ -200,6 +207,14 @@ class RunFolder:
 
 def _reply_name(stage: str, epoch: int) -> str:
     return f"{stage}.{epoch}.reply"
+
+
+def _reply(fields: Mapping[str, Any]) -> Reply:
+    arrays = {name: np.frombuffer(data, dtype=dtype) for name, (dtype, data) in fields["arrays"].items()}
+    pending = fields["pending"]
+    if pending is not None:
+        pending = Pending(np.frombuffer(pending[0], dtype=np.float64), pending[1], pending[2])
+    return Reply(fields["body"], arrays, fields["request"], pending)
 
 
 def _packed(**arrays: object) -> bytes:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,8 +58,7 @@ class Silo:
         """Agree to a run's terms, open it in the ledger, and hand over keys and ``N_i``."""
         terms = RunTerms.from_bytes(body)
         folder = self.home.run(terms.run_id)
-        request = hashlib.sha256(body).digest()
-        if stored := folder.answered("enrol", 0, request):
+        if stored := folder.answered("enrol", 0, body):
             return stored
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
@@ -76,7 +76,7 @@ class Silo:
             folder.put("terms", body)
             folder.put("keys", keys.to_bytes())
             book.open_run(terms, self.software)
-        return folder.answer("enrol", 0, request, Reply(enrolment.to_bytes(), NOTHING))
+        return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
 
     def join(self, body: bytes) -> Reply:
         """Give the bundle of an epoch; at most one bundle per (run, epoch) ever exists."""
@@ -102,21 +102,22 @@ class Silo:
 
     def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:
         stored = folder.get(f"{epoch}.bundle")
-        if stored is not None:
-            return Bundle.from_bytes(stored)
-        keys = protocol.RunKeys.from_bytes(folder.need("keys"))
-        secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch)
-        # Secrets first: a bundle that was sent must never be without them.
-        folder.put(f"{epoch}.secrets", secrets.to_bytes())
-        folder.put(f"{epoch}.bundle", bundle.to_bytes())
-        return bundle
+        if stored is None:
+            keys = protocol.RunKeys.from_bytes(folder.need("keys"))
+            secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch)
+            stored = cbor2.dumps([secrets.to_bytes(), bundle.to_bytes()])
+            folder.put(f"{epoch}.bundle", stored)
+        return Bundle.from_bytes(cbor2.loads(stored)[1])
+
+    @staticmethod
+    def _secrets(folder: RunFolder, epoch: int) -> protocol.EpochSecrets:
+        return protocol.EpochSecrets.from_bytes(cbor2.loads(folder.need(f"{epoch}.bundle"))[0])
 
     def contribute(self, body: bytes, arrays: Mapping[str, NDArray[np.generic]]) -> Reply:
         """Answer an announcement with a masked vector and the bundle of the next epoch."""
         asked = MaskRequest.from_bytes(body)
         announcement = asked.announcement
         epoch, folder = announcement.epoch, self.home.run(announcement.run_id)
-        request = hashlib.sha256(body).digest()
         run = Run.from_bytes(folder.need("run"))
         terms = RunTerms.from_bytes(folder.need("terms"))
         plan = ReleasePlan.from_bytes(announcement.context)
@@ -129,8 +130,8 @@ class Silo:
         )
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
-            if stored := folder.answered("contribute", epoch, request):
-                if stored.spends:
+            if stored := folder.answered("contribute", epoch, body):
+                if stored.pending is not None:
                     book.charge(terms, epoch, mechanism)
                 return stored
             check_plan(
@@ -159,24 +160,21 @@ class Silo:
                 may_spend=may_spend,
             )
             bundle = self._bundle(run, folder, epoch + 1)
-            folder.put_pending(epoch, vector.pending)
-            folder.put(f"{epoch}.peers", body)
-            secrets = protocol.EpochSecrets.from_bytes(folder.need(f"{epoch}.secrets"))
+            spends = vector.pending is not None
             masked = protocol.mask_input(
                 run,
                 protocol.RunKeys.from_bytes(folder.need("keys")),
-                secrets,
+                self._secrets(folder, epoch),
                 self.name,
                 announcement,
                 asked.publics,
                 vector.encoded,
-                ledger_head=book.head_after(terms, epoch, mechanism) if vector.spends else book.head,
+                ledger_head=book.head_after(terms, epoch, mechanism) if spends else book.head,
             )
             header = MaskedHeader.from_bytes(masked.header_bytes())
-            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, spends=vector.spends)
-            folder.answer("contribute", epoch, request, reply)
-            folder.put(f"{epoch}.secrets", protocol.record_masked(secrets, announcement).to_bytes())
-            if reply.spends:
+            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending)
+            folder.answer("contribute", epoch, body, reply)
+            if spends:
                 book.charge(terms, epoch, mechanism)
         return reply
 
@@ -186,7 +184,8 @@ class Silo:
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
-                control = settle(control, outcome.epoch, folder.pending(outcome.epoch) if counted else None)
+                sent = folder.reply("contribute", outcome.epoch)
+                control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
         folder.put_control(control)
         folder.erase_before(before)
 
@@ -194,22 +193,23 @@ class Silo:
         """Hand over the shares that unmask the sum of the survivors; one answer per epoch."""
         asked = UnmaskRequest.from_bytes(body)
         folder = self.home.run(asked.run_id)
-        request = hashlib.sha256(body).digest()
-        if stored := folder.answered("unmask", asked.epoch, request):
+        if stored := folder.answered("unmask", asked.epoch, body):
             return stored
-        folder.need(f"contribute.{asked.epoch}.reply")
-        peers = MaskRequest.from_bytes(folder.need(f"{asked.epoch}.peers"))
+        sent = folder.reply("contribute", asked.epoch)
+        if sent is None:
+            raise Declined(f"unmask of epoch {asked.epoch}: this silo sent no vector")
+        peers = MaskRequest.from_bytes(sent.request)
         shares = protocol.answer_unmask(
             Run.from_bytes(folder.need("run")),
             protocol.RunKeys.from_bytes(folder.need("keys")),
-            protocol.EpochSecrets.from_bytes(folder.need(f"{asked.epoch}.secrets")),
+            self._secrets(folder, asked.epoch),
             self.name,
             peers.announcement,
             peers.publics,
             peers.ciphertexts,
             asked,
         )
-        return folder.answer("unmask", asked.epoch, request, Reply(shares.to_bytes(), NOTHING))
+        return folder.answer("unmask", asked.epoch, body, Reply(shares.to_bytes(), NOTHING))
 
     def close(self, body: bytes) -> Reply:
         """End a run: settle the last outcomes, close it in the ledger, erase its secrets."""
