@@ -144,7 +144,8 @@ def test_wrong_shapes_names_and_uniforms_are_refused() -> None:
     for values in ({}, {"A": np.zeros(4)}, {"A": good, "B": good}, {"A": np.zeros((5, 1))}):
         with pytest.raises(RingError):
             ring.encode(wanted, values, constant(0.0))
-    for uniforms in (constant(1.0), constant(-0.1), lambda n: np.zeros(n + 1), lambda n: np.zeros(n, np.float32)):
+    faulty: list[ring.Uniforms] = [constant(1.0), constant(-0.1), constant(math.nan), lambda n: np.zeros(n + 1)]
+    for uniforms in faulty:
         with pytest.raises(RingError, match="uniforms"):
             ring.encode(wanted, {"A": good}, uniforms)
 
