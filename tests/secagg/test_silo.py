@@ -288,3 +288,15 @@ def test_erased_secrets_hold_nothing_and_serve_nothing(epoch: Epoch) -> None:
         mask(epoch, announcement, secrets=stub)
     with pytest.raises(ProtocolError, match="erased"):
         answer(epoch, announcement, request_for(epoch, announcement), secrets=stub)
+
+
+def test_half_erased_secrets_are_refused(epoch: Epoch) -> None:
+    changes: list[dict[str, Any]] = [
+        {"mask_private": b""},
+        {"seed": b""},
+        {"own_mask_share": b""},
+        {"own_seed_share": b""},
+    ]
+    for change in changes:
+        with pytest.raises(ProtocolError, match="some secrets are missing"):
+            dataclasses.replace(epoch.secrets[ME], **change)
