@@ -96,6 +96,27 @@ def test_64_bit_values_beyond_the_float_mantissa_are_exact() -> None:
     assert ring.decode_sum(wanted, {"A": ring.to_signed(total)})["A"].tolist() == [float(3 * int(v)) for v in values]
 
 
+def test_a_sum_of_exactly_half_the_ring_is_refused_and_one_unit_less_is_not() -> None:
+    with pytest.raises(RingError, match="wrap"):
+        layout(2.0**30, 32, parties=2, step=1.0)
+    layout(2.0**30 - 1, 32, parties=2, step=1.0)
+
+
+def test_a_quotient_that_rounds_past_the_top_is_cut_back() -> None:
+    generator = np.random.default_rng(3)
+    found = 0
+    while found < 5:
+        bound, step = float(generator.uniform(2.0**58, 2.0**60)), float(generator.uniform(1, 4))
+        wanted = layout(bound, 64, parties=2, length=2, step=step)
+        top = wanted.segments[0].top
+        if int(bound / step) > top:
+            found += 1
+            assert ring.encode(wanted, {"A": np.array([bound, -bound])}, constant(0.5)).signed("A").tolist() == [
+                top,
+                -top,
+            ]
+
+
 def test_saturation_is_counted_and_clamped() -> None:
     wanted = layout(8.0, length=5)
     vector = ring.encode(wanted, {"A": np.array([9.0, -1e300, 8.0, -8.0, 0.0])}, constant(0.3))
