@@ -107,8 +107,9 @@ def build_federation(
     if not any(len(rows) for item in instruments.values() for rows in item.samples.rows.values()):
         first, last = spec.splits.first_day, spec.splits.last_day
         raise DataError(
-            f"{', '.join(sorted(contexts))}: none of {len(bars)} instruments has a sample, expected gap-free daily bars of "
-            f"more than {MEMORY_ROWS} days within {first} to {last}; check the dates of the files, or set other splits"
+            f"{', '.join(sorted(contexts))}: none of {len(bars)} instruments has a sample, expected gap-free daily "
+            f"bars of more than {MEMORY_ROWS} days within {first} to {last}; check the dates of the files, or set "
+            "other splits"
         )
     members = [
         Member(key, item.aligned.bars.region, item.aligned.bars.sector, len(item.samples.rows["train"]))
