@@ -258,6 +258,9 @@ def _manifest(
         "embargo_days": spec.embargo_days,
         "fill_limit": spec.fill_limit,
         "memory_rows": MEMORY_ROWS,
+        # A bar is in the target of the day before it, in the features of MEMORY_ROWS days, and stands in for the days
+        # filled from it.
+        "samples_per_bar": MEMORY_ROWS + 1 + spec.fill_limit,
         "regions": regions,
         "tickers": [item.aligned.bars.ticker for item in items],
         "sectors": [item.aligned.bars.sector for item in items],

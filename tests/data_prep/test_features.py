@@ -87,6 +87,23 @@ def test_nothing_after_the_close_of_a_day_moves_its_features(
     assert not np.array_equal(before[day + 1 :], after[day + 1 :])
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_bars_that_go_missing_later_do_not_move_earlier_features(make_bars: Callable[..., Bars], seed: int) -> None:
+    bars = make_bars(seed)
+    macro, factors = public_series(seed)
+    rng = np.random.default_rng(seed)
+    day = int(rng.integers(MEMORY_ROWS, 380))
+    later = np.arange(day + 1, 400)
+    keep = np.r_[np.arange(day + 1), later[rng.random(len(later)) < 0.5]]
+    columns = ("dates", "open", "high", "low", "close", "volume")
+    gappy = align(replace(bars, **{name: getattr(bars, name)[keep] for name in columns}), bars.dates, limit=3)
+    assert gappy is not None
+    context = build_context(bars.dates, macro=macro, factors=factors)
+    np.testing.assert_allclose(
+        compute_features(gappy, context)[: day + 1], features(bars, macro, factors)[: day + 1], rtol=0, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("day", [MEMORY_ROWS, 250, 399])
 def test_features_do_not_change_when_the_series_is_cut_after_the_day(make_bars: Callable[..., Bars], day: int) -> None:
     bars = make_bars(3)

@@ -50,6 +50,34 @@ def test_samples_hold_the_next_days_log_return_in_public_units(folders: list[Pat
         assert shard.train.targets[row] == pytest.approx(expected, rel=1e-5)
 
 
+def test_changing_one_bar_changes_only_samples_of_its_own_window(folders: list[Path], tmp_path: Path) -> None:
+    def samples(out: Path) -> dict[tuple[str, str, int], bytes]:
+        found = {}
+        for path in prepare_files(folders, out, SPEC):
+            shard = open_shard(path)
+            for name in ("train", "validation", "test"):
+                split = getattr(shard, name)
+                for x, y, day, i in zip(split.features, split.targets, split.dates, split.instruments, strict=True):
+                    key = (shard.manifest["regions"][0], shard.manifest["tickers"][int(i)], int(day))
+                    found[key] = x.tobytes() + y.tobytes()
+        return found
+
+    before = samples(tmp_path / "a")
+    file = folders[0] / "US2.csv"
+    lines = file.read_text().splitlines()
+    day, *prices, volume = lines[400].split(",")
+    lines[400] = ",".join([day, *(str(float(price) * 1.2) for price in prices), str(10.0 * float(volume))])
+    file.write_text("\n".join(lines) + "\n")
+    after = samples(tmp_path / "b")
+    assert before.keys() == after.keys()
+    moved = [key for key in before if before[key] != after[key]]
+    limit = open_shard(tmp_path / "a" / "silo-00").manifest["samples_per_bar"]
+    number = int(np.datetime64(day).astype(int))
+    assert {key[:2] for key in moved} == {("us", "US2")}
+    assert 100 < len(moved) <= limit
+    assert min(key[2] for key in moved) >= number - 4
+
+
 def test_silos_together_hold_every_ticker_once_and_stay_in_one_region(folders: list[Path], tmp_path: Path) -> None:
     shards = [open_shard(path) for path in prepare_files(folders, tmp_path / "out", SPEC)]
     assert all(len(shard.manifest["regions"]) == 1 for shard in shards)

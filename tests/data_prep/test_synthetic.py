@@ -59,7 +59,7 @@ def test_the_best_forecast_has_the_calibrated_figures_on_the_test_split(seed: in
     assert accuracy == pytest.approx(0.573, abs=0.005)
 
 
-def test_pooled_ridge_on_the_features_reaches_over_half_of_the_best_r_squared() -> None:
+def test_pooled_ridge_on_the_features_reaches_most_of_the_best_r_squared() -> None:
     train, test = samples(market(2025)[::3], "train"), samples(market(2025)[::3], "test")
     x = np.c_[train.features, np.ones(len(train.features))].astype(np.float64)
     weights = np.linalg.solve(x.T @ x + 10.0 * np.eye(x.shape[1]), x.T @ train.returns)
@@ -68,7 +68,7 @@ def test_pooled_ridge_on_the_features_reaches_over_half_of_the_best_r_squared() 
     ridge = 1.0 - float(np.mean((test.returns - forecast) ** 2)) / zero
     best = 1.0 - float(np.mean((test.returns - test.truth) ** 2)) / zero
     print(f"ridge R^2 {100 * ridge:.2f} %, best {100 * best:.2f} %, share {ridge / best:.2f}")
-    assert ridge > 0.5 * best
+    assert ridge > 0.6 * best
 
 
 def test_sectors_share_most_of_the_signal_and_differ_in_the_rest() -> None:
