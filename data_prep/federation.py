@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,76 +18,15 @@ from data_prep.calendar import Aligned, align
 from data_prep.errors import DataError
 from data_prep.features.compute import Context, compute_features
 from data_prep.features.table import MEMORY_ROWS, N_FEATURES, feature_hash
-from data_prep.files import replace_directory, scratch_directory, sync_directory, write_json
+from data_prep.files import scratch_directory, sync_directory, write_json
 from data_prep.partition import Member, partition
-from data_prep.shards import SCHEMA_VERSION, Split, scale_targets, write_shard
-from data_prep.splits import SPLIT_NAMES, SampleRows, Splits, sample_rows, split_days
+from data_prep.shards import SCHEMA_VERSION, Split, is_shard_file, scale_targets, write_shard
+from data_prep.spec import FederationSpec, Progress
+from data_prep.splits import SPLIT_NAMES, SampleRows, sample_rows, split_days
 
-__all__ = ["FederationSpec", "Progress", "build_federation", "is_up_to_date", "run_fingerprint", "silo_paths"]
+__all__ = ["build_federation", "is_up_to_date", "run_fingerprint", "silo_paths"]
 
-Progress = Callable[[str, int, int], None]
 FEDERATION = "federation.json"
-# Calendar days before the first training day from which bars are used; more than MEMORY_ROWS trading days.
-HISTORY_DAYS = 300
-
-
-@dataclass(frozen=True)
-class FederationSpec:
-    """Public settings of a preparation. Equal settings and equal input give equal bytes.
-
-    Attributes
-    ----------
-    silos : int
-        Number of silos.
-    alpha : float
-        Dirichlet concentration over tickers.
-    seed : int
-        Seed of the partition.
-    min_samples : int
-        Least number of training samples of a silo.
-    floor : int
-        Least number of tickers of a silo.
-    splits : Splits
-        Years of train, validation and test.
-    embargo_days : int
-        Trading days left out after each boundary (see `split_days`).
-    fill_limit : int
-        Longest run of missing days that is filled forward.
-    target_scale : float
-        Public divisor of the raw log return.
-    target_clip : float
-        Public range of the scaled target, +- this value.
-    """
-
-    silos: int = 20
-    alpha: float = 0.2
-    seed: int = 2025
-    min_samples: int = 1000
-    floor: int = 1
-    splits: Splits = field(default_factory=Splits)
-    embargo_days: int = 5
-    fill_limit: int = 3
-    target_scale: float = 0.01
-    target_clip: float = 10.0
-
-    def __post_init__(self) -> None:
-        for name, value, low in (
-            ("silos", self.silos, 1),
-            ("floor", self.floor, 1),
-            ("seed", self.seed, 0),
-            ("min_samples", self.min_samples, 1),
-            ("embargo_days", self.embargo_days, 0),
-            ("fill_limit", self.fill_limit, 0),
-        ):
-            if value < low:
-                raise DataError(f"{name}: found {value}, expected {low} or more; correct the setting")
-        for name, number in (
-            ("alpha", self.alpha),
-            ("target_scale", self.target_scale),
-            ("target_clip", self.target_clip),
-        ):
-            if not (math.isfinite(number) and number > 0.0):
-                raise DataError(f"{name}: found {number}, expected a positive finite number; correct the setting")
 
 
 @dataclass(frozen=True)
@@ -162,12 +101,15 @@ def build_federation(
         If no instrument has a sample, or the partition is impossible.
     """
     report = progress or (lambda _stage, _done, _total: None)
+    out.mkdir(parents=True, exist_ok=True)
+    _refuse_foreign_files(out)
     instruments = _align_all(bars, contexts, spec)
     if not any(len(rows) for item in instruments.values() for rows in item.samples.rows.values()):
         first, last = spec.splits.first_day, spec.splits.last_day
         raise DataError(
-            f"{out.name}: none of {len(bars)} instruments has a sample, expected gap-free daily bars of more than "
-            f"{MEMORY_ROWS} days within {first} to {last}; check the dates of the files, or set other splits"
+            f"{', '.join(sorted(contexts))}: none of {len(bars)} instruments has a sample, expected gap-free daily "
+            f"bars of more than {MEMORY_ROWS} days within {first} to {last}; check the dates of the files, or set "
+            "other splits"
         )
     members = [
         Member(key, item.aligned.bars.region, item.aligned.bars.sector, len(item.samples.rows["train"]))
@@ -181,8 +123,8 @@ def build_federation(
         seed=spec.seed,
         floor=spec.floor,
         min_samples=spec.min_samples,
+        min_share=spec.min_share,
     )
-    out.mkdir(parents=True, exist_ok=True)
     paths = silo_paths(out, spec.silos)
     summaries = []
     with scratch_directory(out) as scratch:
@@ -194,11 +136,11 @@ def build_federation(
             summaries.append({"silo": path.name, "regions": manifest["regions"], "counts": manifest["counts"]})
             report("silos", number + 1, spec.silos)
         (out / FEDERATION).unlink(missing_ok=True)
-        for stale in sorted(out.glob("silo-*")):
-            if stale not in paths:
-                shutil.rmtree(stale)
+        for stale in _silos_in(out):
+            shutil.rmtree(stale)
         for path in paths:
-            replace_directory(scratch / path.name, path)
+            (scratch / path.name).replace(path)
+        sync_directory(out)
     used = {key for keys in groups for key in keys}
     write_json(
         out / FEDERATION,
@@ -213,6 +155,21 @@ def build_federation(
         },
     )
     return paths
+
+
+def _silos_in(out: Path) -> list[Path]:
+    return sorted(p for p in out.iterdir() if p.is_dir() and re.fullmatch(r"silo-\d{2,}", p.name))
+
+
+def _refuse_foreign_files(out: Path) -> None:
+    """Refuse to replace silo directories that hold anything this room did not write, a ledger for example."""
+    for silo in _silos_in(out):
+        for path in sorted(silo.iterdir()):
+            if not is_shard_file(path.name):
+                raise DataError(
+                    f"{path}: found a file that the preparation did not write and would delete, expected only samples "
+                    f"in {silo.name}; move it away or prepare into another directory"
+                )
 
 
 def _align_all(bars: Sequence[Bars], contexts: Mapping[str, Context], spec: FederationSpec) -> dict[str, _Instrument]:
@@ -301,6 +258,9 @@ def _manifest(
         "embargo_days": spec.embargo_days,
         "fill_limit": spec.fill_limit,
         "memory_rows": MEMORY_ROWS,
+        # A bar is in the target of the day before it, in the features of MEMORY_ROWS days, and stands in for the days
+        # filled from it.
+        "samples_per_bar": MEMORY_ROWS + 1 + spec.fill_limit,
         "regions": regions,
         "tickers": [item.aligned.bars.ticker for item in items],
         "sectors": [item.aligned.bars.sector for item in items],

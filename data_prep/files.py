@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fingerprint", "replace_directory", "scratch_directory", "sync_directory", "write_json"]
+__all__ = ["fingerprint", "scratch_directory", "sync_directory", "write_json"]
 
 
 def fingerprint(path: Path) -> str:
@@ -34,7 +34,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Give a new directory below `parent`, on the same file system as its siblings, removed afterwards."""
+    """Give a new directory below `parent`, on the same file system as its siblings, removed afterwards.
+
+    Those that an interrupted process left are removed first.
+    """
+    for left_behind in parent.glob(".preparing-*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix=".preparing-", dir=parent))
     try:
         yield path
@@ -43,17 +48,10 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush the files of a directory and its entries to the disk."""
-    for path in [*sorted(directory.iterdir()), directory]:
+    """Flush the files of a directory and its list of entries to the disk."""
+    for path in [*sorted(entry for entry in directory.iterdir() if entry.is_file()), directory]:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def replace_directory(new: Path, target: Path) -> None:
-    """Move a finished directory to its place; an older one there is removed first."""
-    if target.exists():
-        shutil.rmtree(target)
-    new.replace(target)

@@ -36,7 +36,14 @@ class Member:
 
 
 def partition(
-    members: Sequence[Member], *, silos: int, alpha: float, seed: int, floor: int = 1, min_samples: int = 1
+    members: Sequence[Member],
+    *,
+    silos: int,
+    alpha: float,
+    seed: int,
+    floor: int = 1,
+    min_samples: int = 1,
+    min_share: float = 0.0,
 ) -> list[tuple[str, ...]]:
     """Divide instruments among silos: one region per silo, Dirichlet proportions per sector.
 
@@ -44,7 +51,7 @@ def partition(
     regions all members form one bucket. Within a region each sector draws proportions over the region's silos from
     Dirichlet(alpha) and each of its members draws a silo from them. Then silos short of `floor` members or
     `min_samples` samples receive, one at a time, the smallest sufficient member of the silo that has most samples to
-    spare.
+    spare; and, as far as that is possible, so do silos below `min_share` of their region's mean.
 
     Parameters
     ----------
@@ -60,6 +67,9 @@ def partition(
         Least number of members of a silo.
     min_samples : int
         Least number of training samples of a silo.
+    min_share : float
+        Wanted least number of training samples of a silo, as a share in [0, 1] of the mean over its region's silos. It
+        keeps a small alpha on a region of unknown sectors from leaving most silos with a single ticker.
 
     Returns
     -------
@@ -76,10 +86,10 @@ def partition(
     Hsu, Qi, Brown, Measuring the effects of non-identical data distribution for federated visual classification,
     arXiv:1909.06335, section 3.
     """
-    if silos < 1 or floor < 1 or not alpha > 0.0:
+    if silos < 1 or floor < 1 or not alpha > 0.0 or not 0.0 <= min_share <= 1.0:
         raise DataError(
-            f"partition: found silos={silos}, floor={floor}, alpha={alpha}, expected silos >= 1, floor >= 1 and "
-            "alpha > 0; correct the setting"
+            f"partition: found silos={silos}, floor={floor}, alpha={alpha}, min_share={min_share}, expected "
+            "silos >= 1, floor >= 1, alpha > 0 and 0 <= min_share <= 1; correct the setting"
         )
     if silos * floor > len(members):
         raise DataError(
@@ -96,7 +106,15 @@ def partition(
     result: list[tuple[str, ...]] = []
     for bucket, share in zip(buckets, shares, strict=True):
         groups = _allocate(bucket, share, alpha, rng)
-        _repair(bucket, groups, floor, min_samples)
+        short = _repair(bucket, groups, floor, min_samples)
+        if short is not None:
+            raise DataError(
+                f"partition of {bucket[0].region}: a silo is left with {len(short)} instruments and "
+                f"{sum(bucket[i].samples for i in short)} training samples, expected at least {floor} and "
+                f"{min_samples}; lower silos or min_samples, or add price files"
+            )
+        wanted = int(min_share * sum(member.samples for member in bucket) / share)
+        _repair(bucket, groups, floor, max(wanted, min_samples))
         result += [tuple(sorted(bucket[i].key for i in group)) for group in groups]
     return result
 
@@ -122,7 +140,9 @@ def _allocate(bucket: list[Member], silos: int, alpha: float, rng: np.random.Gen
     return groups
 
 
-def _repair(bucket: list[Member], groups: list[list[int]], floor: int, min_samples: int) -> None:
+def _repair(bucket: list[Member], groups: list[list[int]], floor: int, min_samples: int) -> list[int] | None:
+    """Move members to silos below the least numbers; return a silo for which none is left to take, or None."""
+
     def samples(group: list[int]) -> int:
         return sum(bucket[i].samples for i in group)
 
@@ -149,8 +169,5 @@ def _repair(bucket: list[Member], groups: list[list[int]], floor: int, min_sampl
                 needy.append(chosen)
                 break
         else:
-            raise DataError(
-                f"partition of {bucket[0].region}: a silo is left with {len(needy)} instruments and {samples(needy)} "
-                f"training samples, expected at least {floor} and {min_samples}; lower silos or min_samples, or add "
-                "price files"
-            )
+            return needy
+    return None

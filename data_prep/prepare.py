@@ -11,19 +11,12 @@ from data_prep.bars import Bars, Dates
 from data_prep.calendar import exchange_days, union_days
 from data_prep.errors import DataError
 from data_prep.features.compute import Context, build_context
-from data_prep.federation import (
-    HISTORY_DAYS,
-    FederationSpec,
-    Progress,
-    build_federation,
-    is_up_to_date,
-    run_fingerprint,
-    silo_paths,
-)
+from data_prep.federation import build_federation, is_up_to_date, run_fingerprint, silo_paths
 from data_prep.files import fingerprint
 from data_prep.readers.factors import factor_files, is_factor_folder, read_factors
 from data_prep.readers.folder import PriceFile, check_exclude, list_price_files, read_files
 from data_prep.readers.macro import is_macro_folder, macro_files, read_macro
+from data_prep.spec import HISTORY_DAYS, FederationSpec, Progress
 from data_prep.splits import Splits
 from data_prep.synthetic import GENERATOR_VERSION, MarketSpec, simulate
 
@@ -89,9 +82,11 @@ def prepare_files(
         return silo_paths(out, spec.silos)
     monthly = read_macro(macro) if macro else None
     daily = read_factors(factors) if factors else None
+    first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
     bars: list[Bars] = []
     for item in read_files(files, exclude=exclude):
-        bars.append(_recent(item, spec))
+        # Bars before the history that training needs only cost memory; some files begin in 1789.
+        bars.append(item.since(first))
         report("files", len(bars), len(files))
     contexts = {
         region: build_context(_days(region, bars, spec, (markets or {}).get(region)), macro=monthly, factors=daily)
@@ -193,9 +188,3 @@ def _days(region: str, bars: Sequence[Bars], spec: FederationSpec, market: str |
     if market is not None:
         return exchange_days(market, first=first, last=last)
     return union_days([item.dates for item in bars if item.region == region], first=first, last=last)
-
-
-def _recent(bars: Bars, spec: FederationSpec) -> Bars:
-    """Drop bars before the history that training needs, to bound memory on files that begin in 1789."""
-    first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
-    return bars.since(first)

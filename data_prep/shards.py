@@ -17,7 +17,7 @@ from data_prep.features.table import FEATURES, N_FEATURES, feature_hash
 from data_prep.files import fingerprint, write_json
 from data_prep.splits import SPLIT_NAMES
 
-__all__ = ["SCHEMA_VERSION", "Shard", "Split", "open_shard", "scale_targets", "write_shard"]
+__all__ = ["SCHEMA_VERSION", "Shard", "Split", "is_shard_file", "open_shard", "scale_targets", "write_shard"]
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -44,7 +44,7 @@ class Split:
     truth : ndarray, shape (n,), float32, or None
         Conditional mean of the next day's log return in raw units; synthetic market only.
     dates : ndarray, shape (n,), int32, or None
-        Day of the features, as days since 1970-01-01 (`dates.view` to datetime64 needs int64: use `astype`).
+        Day of the features, as days since 1970-01-01; `dates.astype("datetime64[D]")` makes days of them.
     instruments : ndarray, shape (n,), int32, or None
         Index into the manifest's `tickers`.
     """
@@ -82,6 +82,11 @@ class Shard:
     first_date: date
     last_date: date
     manifest: Mapping[str, Any]
+
+
+def is_shard_file(name: str) -> bool:
+    """Tell whether a file name is one that `write_shard` writes."""
+    return name == MANIFEST or name in {f"{split}.{part}.npy" for split in SPLIT_NAMES for part in _DTYPES}
 
 
 def scale_targets(returns: NDArray[np.float64], *, target_scale: float, target_clip: float) -> NDArray[np.float32]:
@@ -167,6 +172,9 @@ def open_shard(directory: Path, *, verify: bool = False) -> Shard:
             f"{path}: found feature hash {str(manifest.get('feature_hash'))[:12]}, expected {feature_hash()[:12]} of "
             "this version's feature table; run the preparation again"
         )
+    for key in ("target_scale", "first_date", "last_date", "arrays"):
+        if key not in manifest:
+            raise DataError(f"{path}: lacks the entry {key!r}, expected a complete manifest; run the preparation again")
     splits = {name: _open_split(directory, name, manifest["arrays"], verify=verify) for name in SPLIT_NAMES}
     return Shard(
         train=splits["train"],

@@ -87,11 +87,18 @@ def _library_rdp(sampling_rate: float, noise_multiplier: float, orders: tuple[fl
     return [float(value) for value in accountant._rdp]
 
 
+def _series_converges(sampling_rate: float, noise_multiplier: float) -> bool:
+    """Whether the library's 1,000 terms reach past the point where its series starts to fall; saves trying."""
+    return noise_multiplier**2 * abs(math.log(1 / sampling_rate - 1)) < 500
+
+
 @lru_cache(maxsize=65536)
 def _one_step(sampling_rate: float, noise_multiplier: float, order: float) -> float:
-    value = _library_rdp(sampling_rate, noise_multiplier, (order,))[0]
-    if math.isfinite(value) or order == int(order):
-        return max(0.0, value)
+    integer = order == int(order)
+    if integer or sampling_rate == 1 or _series_converges(sampling_rate, noise_multiplier):
+        value = _library_rdp(sampling_rate, noise_multiplier, (order,))[0]
+        if integer or math.isfinite(value):
+            return max(0.0, value)
     # (order - 1) * divergence is convex in the order and 0 at order 1: a chord is an upper bound.
     low, high = math.floor(order), math.ceil(order)
     left = (low - 1) * _one_step(sampling_rate, noise_multiplier, float(low)) if low > 1 else 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from privacy.accounting import ORDERS, order_budget, rdp_at
 from privacy.checks import real, whole
-from privacy.conversion import Conversion, epsilon_at_order
+from privacy.conversion import Conversion, conversion_overhead, epsilon_at_order
 from privacy.errors import PrivacyError
 from privacy.filter import add_up
 
@@ -78,6 +78,9 @@ class _Problem:
 
     def epsilon_of(self, noise: float, order: float) -> float:
         return epsilon_at_order(order, self.spend(noise, order), self.delta, self.conversion)
+
+    def rank(self, noise: float, order: float) -> float:
+        return self.spend(noise, order) + conversion_overhead(order, self.delta, self.conversion)
 
     def fits(self, noise: float, order: float) -> bool:
         return self.spend(noise, order) <= order_budget(order, self.epsilon, self.delta, self.conversion)
@@ -174,14 +177,14 @@ def calibrate(
     problem = _Problem(epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max, conversion)
 
     low, high = sigma_min / max(factors), sigma_max / min(factors)
-    order = _cheapest_order(lambda candidate: problem.epsilon_of(high, candidate))
+    order = _cheapest_order(lambda candidate: problem.rank(high, candidate))
     if not problem.fits(high, order):
         raise _too_small(problem)
     noise = high
     while True:
         noise = _smallest_noise(problem, order, low, noise)
-        cheaper = _cheapest_order(lambda candidate, at=noise: problem.epsilon_of(at, candidate))  # type: ignore[misc]
-        if problem.epsilon_of(noise, cheaper) >= problem.epsilon_of(noise, order) or not problem.fits(noise, cheaper):
+        cheaper = _cheapest_order(lambda candidate, at=noise: problem.rank(at, candidate))  # type: ignore[misc]
+        if problem.rank(noise, cheaper) >= problem.rank(noise, order):
             break
         order = cheaper
     spent = problem.spend(noise, order)

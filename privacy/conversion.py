@@ -16,7 +16,27 @@ def _check(order: float, delta: float, conversion: str) -> None:
         raise PrivacyError(f'conversion = {conversion!r}: expected "improved" or "paper"')
 
 
-def _overhead(order: float, delta: float, conversion: Conversion) -> float:
+def conversion_overhead(order: float, delta: float, conversion: Conversion = "improved") -> float:
+    """What the conversion adds to the Renyi divergence at `order`; may be negative.
+
+    Guarantee: rdp + overhead is a valid epsilon wherever it is not negative (theorems, adjacency and assumptions of
+    `epsilon_at_order`). Unlike that function it has no branch, so it also ranks orders whose epsilon is 0.
+
+    Parameters
+    ----------
+    order : float
+        Renyi order, above 1.
+    delta : float
+        In (0, 1).
+    conversion : {"improved", "paper"}
+        Which theorem.
+
+    Returns
+    -------
+    float
+        The overhead.
+    """
+    _check(order, delta, conversion)
     if conversion == "paper":
         return -math.log(delta) / (order - 1)
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
@@ -47,12 +67,12 @@ def epsilon_at_order(order: float, rdp: float, delta: float, conversion: Convers
     float
         Epsilon, at least 0.
     """
-    _check(order, delta, conversion)
+    overhead = conversion_overhead(order, delta, conversion)
     if math.isnan(rdp) or rdp < 0:
         raise PrivacyError(f"rdp = {rdp!r}: expected a number >= 0")
     if conversion == "improved" and delta**2 + math.expm1(-rdp) >= 0:
         return 0.0
-    return max(0.0, rdp + _overhead(order, delta, conversion))
+    return max(0.0, rdp + overhead)
 
 
 def order_budget(order: float, epsilon: float, delta: float, conversion: Conversion = "improved") -> float:
@@ -60,7 +80,7 @@ def order_budget(order: float, epsilon: float, delta: float, conversion: Convers
 
     Guarantee: a mechanism that stays within the returned budget at `order` is (epsilon, delta)-DP for its adjacency
     (one record replaced by the null record). Assumptions: the order was fixed before the mechanism saw data, as the
-    Renyi filter needs it. The inverse of `epsilon_at_order` in its main branch (same theorems), rounded down so that
+    Renyi filter needs it. The inverse of `epsilon_at_order` (same theorems), rounded down so that
     the conversion of the result never exceeds `epsilon`.
 
     Parameters
@@ -79,9 +99,10 @@ def order_budget(order: float, epsilon: float, delta: float, conversion: Convers
     float
         The budget, at least 0.
     """
-    _check(order, delta, conversion)
     real("epsilon", epsilon, 0.0, low_open=True)
-    budget = max(0.0, epsilon - _overhead(order, delta, conversion))
+    budget = max(0.0, epsilon - conversion_overhead(order, delta, conversion))
+    if conversion == "improved":
+        budget = max(budget, -math.log1p(-(delta**2)))
     while budget > 0 and epsilon_at_order(order, budget, delta, conversion) > epsilon:
         budget = math.nextafter(budget, 0.0)
     return budget

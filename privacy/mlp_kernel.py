@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _EPS = 1e-5
 _SLACK = 1e-5  # absorbs the float32 rounding of a scaled per-example gradient, measured at 2e-7
-_SAFE_SQUARE, _SAFE_FEATURE, _SAFE_CLIP = 1e30, 1e6, 1e-6
+_SAFE_SQUARE, _SAFE_FEATURE = 1e30, 1e6
+# Beyond these, products with a clipped gradient fall below float32's normal range and would round past the slack.
+_LARGEST_FEATURE, _SMALLEST_FACTOR = 1e18, 1e-30
+_CLIP_RANGE = 1e-6, 1e6
 
 
 @dataclass(slots=True)
@@ -123,7 +126,7 @@ def clipped_gradient_sum(
     model: "Mlp", params: Tensor, features: Tensor, targets: Tensor, clip_norm: float
 ) -> ClippedSum:
     """Return the clipped sum; guarantee, adjacency, assumptions and theorem: see `Mlp.clipped_gradient_sum`."""
-    real("clip_norm", clip_norm, 0.0, low_open=True)
+    real("clip_norm", clip_norm, *_CLIP_RANGE)
     _check_features(model, features)
     if targets.shape != (len(features),) or targets.dtype != torch.float32:
         # No sizes in the text: the number of sampled records is private.
@@ -136,17 +139,18 @@ def clipped_gradient_sum(
         residual = forecast - targets
         signals = _backward(model, blocks, layers, residual)
         squares = _squares(layers, signals, last, residual, torch.float32)
-        if not (clip_norm > _SAFE_CLIP and _safe_in_float32(squares, features)):
+        safe = _safe_in_float32(squares, features)
+        if not safe:
             squares = _squares(layers, signals, last, residual, torch.float64)
-        finite = torch.isfinite(squares)
-        if bool(finite.all()):
-            # A gradient of norm 0 gets factor 1.
-            scale = (clip_norm * (1.0 - _SLACK) / squares.sqrt_()).clamp_(max=1.0).to(torch.float32)
-            _scaled_sums(model, _blocks(model, total), layers, signals, last, residual, scale)
+        # A gradient of norm 0 gets factor 1.
+        scale = (clip_norm * (1.0 - _SLACK) / squares.sqrt_()).clamp_(max=1.0)
+        usable = (scale >= _SMALLEST_FACTOR) & (features.abs().amax(dim=1) <= _LARGEST_FEATURE)
+        if safe or bool(usable.all()):
+            _scaled_sums(model, _blocks(model, total), layers, signals, last, residual, scale.to(torch.float32))
             break
         # 0 * NaN is NaN, so the rows must leave the batch: no later product may see them.
-        zeroed += int((~finite).sum())
-        features, targets = features[finite], targets[finite]
+        zeroed += int((~usable).sum())
+        features, targets = features[usable], targets[usable]
     return ClippedSum(total, zeroed)
 
 

@@ -106,7 +106,7 @@ class RandomStream:
         room = np.empty(8 * n + 16, dtype=np.uint8)  # the cipher asks for up to a block of room behind its output
         for start in range(0, 8 * n, len(_ZEROS)):
             size = min(len(_ZEROS), 8 * n - start)
-            self._keystream.update_into(_ZEROS[:size], memoryview(room)[start : start + size + 15])
+            self._keystream.update_into(_ZEROS[:size], room.data[start : start + size + 15])
         return room[: 8 * n].view("<u8")
 
     def uniform(self, n: int) -> npt.NDArray[np.float64]:

@@ -14,7 +14,8 @@ import cbor2
 from secagg.errors import ProtocolError
 
 MAX_DEPTH = 8
-MAX_MESSAGE = 1 << 26
+MAX_MESSAGE = 1 << 24
+MAX_ITEMS = 1 << 20
 SILO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 
 Check = Callable[[object, str], Any]  # (value, path of the field) -> the value, or ProtocolError naming the path
@@ -39,8 +40,7 @@ def decode(data: bytes, what: str) -> Any:
         raise ProtocolError(f"{what}: expected bytes")
     if len(data) > MAX_MESSAGE:
         raise ProtocolError(f"{what}: {len(data)} bytes, at most {MAX_MESSAGE} are accepted")
-    if _skip(data, 0, MAX_DEPTH, what) != len(data):
-        raise ProtocolError(f"{what}: bytes after the end of the message")
+    _check_form(data, what)
     try:
         return cbor2.loads(data)
     except (cbor2.CBORDecodeError, ValueError, TypeError):
@@ -48,30 +48,36 @@ def decode(data: bytes, what: str) -> Any:
         raise ProtocolError(f"{what}: not valid CBOR; ask the sender for the message again") from None
 
 
-def _skip(data: bytes, at: int, depth: int, what: str) -> int:
-    """Return the end of the item at ``at``; refuse tags, indefinite lengths, deep nesting and truncation."""
-    if depth == 0:
-        raise ProtocolError(f"{what}: nested too deeply")
-    if at >= len(data):
-        raise ProtocolError(f"{what}: truncated")
-    major, low = data[at] >> 5, data[at] & 31
-    at += 1
-    if low > 27 or major == 6:
-        raise ProtocolError(f"{what}: tags, indefinite lengths and reserved codes are not accepted")
-    argument = low
-    if low > 23:
-        width = 1 << (low - 24)
-        argument = int.from_bytes(data[at : at + width], "big")
-        at += width
-    items = argument * {4: 1, 5: 2}.get(major, 0)
-    if major in (2, 3):
-        at += argument
-    # Every item takes a byte, so a count above the rest of the message is truncation; checked before looping.
-    if at + items > len(data):
-        raise ProtocolError(f"{what}: truncated")
-    for _ in range(items):
-        at = _skip(data, at, depth - 1, what)
-    return at
+def _check_form(data: bytes, what: str) -> None:
+    """Refuse tags, indefinite lengths, deep nesting, too many items, truncation and trailing bytes."""
+    at = items = 0
+    open_counts = [1]  # items still to come, per open container
+    while open_counts:
+        if open_counts[-1] == 0:
+            open_counts.pop()
+            continue
+        open_counts[-1] -= 1
+        items += 1
+        if len(open_counts) > MAX_DEPTH or items > MAX_ITEMS:
+            raise ProtocolError(f"{what}: nested too deeply or too many items")
+        if at >= len(data):
+            raise ProtocolError(f"{what}: truncated")
+        major, argument = data[at] >> 5, data[at] & 31
+        at += 1
+        if argument > 27 or major == 6:
+            raise ProtocolError(f"{what}: tags, indefinite lengths and reserved codes are not accepted")
+        if argument > 23:
+            width = 1 << (argument - 24)
+            argument = int.from_bytes(data[at : at + width], "big")
+            at += width
+        if major in (2, 3):
+            at += argument
+        elif major in (4, 5):
+            open_counts.append(argument * (major - 3))
+        if at > len(data):
+            raise ProtocolError(f"{what}: truncated")
+    if at != len(data):
+        raise ProtocolError(f"{what}: bytes after the end of the message")
 
 
 def uint(limit: int) -> Check:

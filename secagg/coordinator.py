@@ -104,6 +104,23 @@ def unmask_request(run: Run, announcement: Announcement, survivors: Sequence[str
     return UnmaskRequest(run.run_id, announcement.epoch, announcement.digest(), tuple(sorted(set(survivors))))
 
 
+def check_reply(announcement: Announcement, request: UnmaskRequest, reply: UnmaskShares) -> UnmaskShares:
+    """Return an unmask reply that answers this request; refuse any other, naming its sender.
+
+    Check replies as they come in, so that one that does not fit is left out and cannot stop the epoch. Whether the
+    shares in it are right only :func:`aggregate` can tell.
+    """
+    sender, survivors = reply.sender, set(request.survivors)
+    if sender not in survivors:
+        raise ProtocolError(f"{sender}: unmask reply of a silo that is not among the survivors; leave it out")
+    if reply.epoch != request.epoch:
+        raise ProtocolError(f"{sender}: unmask reply for epoch {reply.epoch}, expected {request.epoch}; leave it out")
+    lost = set(announcement.ids) - survivors
+    if reply.self_mask_shares.keys() - survivors or reply.mask_key_shares.keys() - lost:
+        raise ProtocolError(f"{sender}: unmask reply answers for another list of survivors; leave it out")
+    return reply
+
+
 def aggregate(
     run: Run,
     announcement: Announcement,
@@ -130,9 +147,12 @@ def aggregate(
         if message.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its masked input names {message.sender}")
         check_masked(run, announcement, message)
-    _enough(len(masked), run, f"epoch {announcement.epoch}: masked inputs")
+    request = unmask_request(run, announcement, list(masked))
     lost = sorted(set(announcement.ids) - set(masked))
-    _check_replies(announcement, set(masked), set(lost), replies)
+    for silo_id, reply in replies.items():
+        if reply.sender != silo_id:
+            raise ProtocolError(f"{silo_id}: its unmask reply names {reply.sender}")
+        check_reply(announcement, request, reply)
     _enough(len(replies), run, f"epoch {announcement.epoch}: unmask replies")
 
     scope, digest = scope_of(run, announcement.epoch), announcement.digest()
@@ -166,18 +186,6 @@ def aggregate(
             # The lost silo's mask is the negative of the survivor's: adding it takes the survivor's off.
             add_pair_mask(scope, total, private, by_sender[silo_id], by_sender[survivor], digest)
     return {name: to_signed(array) for name, array in total.items()}
-
-
-def _check_replies(
-    announcement: Announcement, survivors: set[str], lost: set[str], replies: Mapping[str, UnmaskShares]
-) -> None:
-    for silo_id, reply in replies.items():
-        if silo_id not in survivors or reply.sender != silo_id:
-            raise ProtocolError(f"{silo_id}: unmask reply of a silo that is not among the survivors")
-        if reply.epoch != announcement.epoch:
-            raise ProtocolError(f"{silo_id}: unmask reply for epoch {reply.epoch}, expected {announcement.epoch}")
-        if reply.self_mask_shares.keys() - survivors or reply.mask_key_shares.keys() - lost:
-            raise ProtocolError(f"{silo_id}: unmask reply answers for another list of survivors; leave it out")
 
 
 def _enough(count: int, run: Run, what: str) -> None:

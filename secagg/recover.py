@@ -6,7 +6,8 @@ from itertools import combinations, islice
 from secagg.errors import NotEnoughSurvivors, ProtocolError
 from secagg.shamir import PRIME, combine, is_share, weights_at
 
-MAX_ATTEMPTS = 4096
+# An attempt costs about t^2 multiplications; this bounds what one lying silo can make the server compute.
+MAX_WORK = 1 << 20
 
 
 def recover(
@@ -15,8 +16,8 @@ def recover(
     """Return the secret that passes ``accept``, from ``t`` of the shares.
 
     With r shares of which w <= r - t are wrong, the secret is found by leaving out sets of w shares, smallest sets
-    first, at most 4,096 sets. Indices whose share then turns out wrong are added to ``suspects`` and tried last for the
-    next secret, because a silo that lies usually lies about more than one.
+    first, for at most 2^20 / t^2 attempts (5,349 at t = 14). Indices whose share then turns out wrong are added to
+    ``suspects`` and tried last for the next secret, because a silo that lies usually lies about more than one.
 
     Guarantee: the result passes ``accept`` (a commitment known before the shares); it is never a guess. Raises
     :class:`NotEnoughSurvivors` below t well-formed shares and :class:`ProtocolError` if no set gives an accepted
@@ -25,7 +26,7 @@ def recover(
     usable = {x: share for x, share in shares.items() if is_share(share)}
     if len(usable) < t:
         raise NotEnoughSurvivors(f"{what}: {len(usable)} shares, {t} are needed; abandon the epoch")
-    for chosen in islice(_candidates(sorted(usable, key=lambda x: (x in suspects, x)), t), MAX_ATTEMPTS):
+    for chosen in islice(_candidates(sorted(usable, key=lambda x: (x in suspects, x)), t), max(2, MAX_WORK // t**2)):
         try:
             secret = combine({x: usable[x] for x in chosen}, t)
         except ProtocolError:

@@ -84,6 +84,8 @@ class Layout:
     parties: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "segments", tuple(self.segments))
+        object.__setattr__(self, "parties", index(self.parties))
         if not self.segments:
             raise RingError("layout: expected at least one segment")
         if not 1 <= self.parties < 1 << 31:
@@ -169,7 +171,7 @@ def _round(segment: Segment, value: FloatArray, uniforms: Uniforms) -> tuple[Int
     clamped = np.clip(array, -segment.bound, segment.bound)
     saturated = int(np.count_nonzero(clamped != array))
     draws = np.asarray(uniforms(segment.length))
-    if draws.shape != array.shape or draws.dtype != np.float64 or draws.min() < 0.0 or draws.max() >= 1.0:
+    if draws.shape != array.shape or draws.dtype != np.float64 or not ((draws >= 0.0) & (draws < 1.0)).all():
         raise RingError(f"{where}: uniforms must return {segment.length} float64 values in [0, 1)")
     clamped /= segment.step
     below = np.floor(clamped)

@@ -100,6 +100,11 @@ class EpochSecrets(Message):
     masked: bytes = b""
     answered: bytes = b""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len({bool(s) for s in (self.mask_private, self.seed, self.own_mask_share, self.own_seed_share)}) != 1:
+            raise ProtocolError("epoch-secrets: some secrets are missing; expected all or, once erased, none")
+
     @property
     def erased(self) -> bool:
         """Whether the secrets are gone."""
@@ -117,8 +122,9 @@ def create_bundle(
     """Make the mask key and self-mask seed of an epoch and share both, t of N, over the whole roster.
 
     Guarantee: fewer than t silos learn nothing about either secret; only the addressed silo can open a ciphertext, and
-    only as one of this run, epoch, sender and mask key. Absent silos get shares too: they can answer for this epoch
-    when they come back. Source: Bonawitz et al. 2017, figure 4, rounds 0 and 1; Shamir 1979.
+    only as one of this run, epoch, sender and mask key. Every silo of the roster gets shares, absent ones
+    included, because a bundle is made before U_e is known. Source: Bonawitz et al. 2017, figure 4, rounds 0 and 1;
+    Shamir 1979.
 
     Assumptions: ``entropy`` is uniform and private, the roster's encryption keys are authentic. The caller stores the
     secrets before sending the bundle, and makes one bundle per (run, epoch).

@@ -132,15 +132,20 @@ def volume_features(x: Stretch) -> dict[str, Floats]:
     neutral = (recent_gaps > 0) | (recent_trades == 0)
     v = divide(raw, average, smallest=0.0)
     v_known = np.where(np.isnan(average), 0.0, v)
-    v_sum = 20.0 * mean(v_known, 20)
+    traded = mean(raw, 20)
+    typical = (x.high + x.low + x.close) / 3.0
+    step = np.r_[0.0, np.diff(typical)]
+    inflow = mean(np.where(step > 0.0, typical * raw, 0.0), 14)
+    outflow = mean(np.where(step < 0.0, typical * raw, 0.0), 14)
+    balance = divide(inflow - outflow, inflow + outflow, smallest=0.0)
     sign = np.sign(np.where(np.isnan(x.r), 0.0, x.r))
     moves = np.abs(np.where(np.isnan(x.r), 0.0, x.r))
     features = {
         "volume_shock": 2.0 * np.log(v_known + 0.05),
         "volume_trend": 3.5 * np.log(np.maximum(mean(v_known, 5), 0.0) + 0.05),
-        "mfi_14": (talib.MFI(x.high, x.low, x.close, v_known * 1e6, 14) - 50.0) / 17.0,
-        "obv_20": 4.0 * divide(20.0 * mean(sign * v_known, 20), v_sum, smallest=_FLAT),
-        "chaikin_20": 7.0 * divide(20.0 * mean(x.location * v_known, 20), v_sum, smallest=_FLAT),
+        "mfi_14": 50.0 * balance / 17.0,
+        "obv_20": 4.0 * divide(mean(sign * raw, 20), traded, smallest=0.0),
+        "chaikin_20": 7.0 * divide(mean(x.location * raw, 20), traded, smallest=0.0),
         "volume_correlation_20": 3.5 * (np.asarray(talib.CORREL(moves * 100.0, v_known, 20)) - 0.35),
     }
     return {name: np.where(neutral, 0.0, values) for name, values in features.items()}

@@ -78,7 +78,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature("ultimate_7_14_28", "technical", "(ULTOSC - 50) / 11", 29),
     Feature("volume_shock", "volume", "2 log(v + 0.05), v = V / mean_60(V)", 60),
     Feature("volume_trend", "volume", "3.5 log(mean_5(v) + 0.05)", 64),
-    Feature("mfi_14", "volume", "(MFI - 50) / 17", 74),
+    Feature("mfi_14", "volume", "(MFI - 50) / 17", 15),
     Feature("obv_20", "volume", "4 sum_20(sign(r) V) / sum_20(V)", 21),
     Feature("chaikin_20", "volume", "7 sum_20((2C - H - L) / (H - L) V) / sum_20(V)", 20),
     Feature("volume_correlation_20", "volume", "3.5 (corr_20(|r|, v) - 0.35)", 79),

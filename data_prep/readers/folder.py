@@ -102,19 +102,31 @@ def read_files(files: Collection[PriceFile], *, exclude: Collection[str] = ()) -
     ------
     DataError
         For a file that cannot be read (see `read_bars`), a ticker that two files of one region have, or when
-        nothing is left.
+        nothing is left. After the first bad file the others are still looked at, so that the message can name all
+        files to correct or exclude.
     """
     seen: dict[str, str] = {}
+    errors: list[tuple[str, DataError]] = []
     for file in files:
         if any(file.matches(pattern) for pattern in exclude):
             continue
-        bars = read_bars(file.path, region=file.region, shown=file.name)
-        if bars.key in seen:
-            raise DataError(
-                f"{file.name}: holds ticker {bars.ticker!r}, which {seen[bars.key]} has already, expected one file per "
-                "ticker; name one of the two in exclude"
-            )
+        try:
+            bars = read_bars(file.path, region=file.region, shown=file.name)
+            if bars.key in seen:
+                raise DataError(
+                    f"{file.name}: holds ticker {bars.ticker!r}, which {seen[bars.key]} has already, expected one "
+                    "file per ticker; name one of the two in exclude"
+                )
+        except DataError as error:
+            errors.append((file.name, error))
+            continue
         seen[bars.key] = file.name
-        yield bars
+        if not errors:
+            yield bars
+    if len(errors) > 1:
+        others = ", ".join(name for name, _ in errors[1:])
+        raise DataError(f"{errors[0][1]} ({len(errors) - 1} more files cannot be read either: {others})")
+    if errors:
+        raise errors[0][1]
     if not seen:
         raise DataError("every price file is named in exclude, expected at least one to be left; shorten exclude")

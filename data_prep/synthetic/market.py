@@ -111,7 +111,7 @@ def simulate(spec: MarketSpec) -> list[Bars]:
     days = _days(spec)
     sector = rng.permutation(np.arange(spec.tickers) % len(SECTORS))
     loadings = sector_loadings(rng)
-    paths = _paths(rng, len(days), sector, loadings, math.sqrt(spec.r_squared / (1.0 - spec.r_squared)))
+    paths = _paths(rng, len(days), sector, loadings, _signal_to_noise(spec.r_squared, loadings))
     scale = math.sqrt(spec.mse / _calibration_mean(paths.volatility**2, days, spec.calibration_years))
     present = _presence(rng, len(days), spec.tickers)
     first_close = np.exp(rng.normal(3.5, 0.8, spec.tickers))
@@ -152,6 +152,17 @@ def _days(spec: MarketSpec) -> Dates:
     for holiday_month, holiday_day in _HOLIDAYS:
         closed |= (month == holiday_month) & (day == holiday_day)
     return days[~closed]
+
+
+def _signal_to_noise(r_squared: float, loadings: Loadings) -> float:
+    """Return kappa for which E[mu^2] / E[r^2] is the wanted R^2.
+
+    A large shock raises both the next day's own GARCH variance and the square of the signal it enters, so E[h^2 s^2]
+    exceeds E[h^2] E[s^2] by a factor that kappa is corrected for.
+    """
+    on_shock = float(np.mean(loadings.linear[:, 0] ** 2))
+    excess = 1.0 + 2.0 * (1.0 - _MARKET_GARCH_SHARE) * _ARCH * on_shock
+    return math.sqrt(r_squared / (1.0 - r_squared) / excess)
 
 
 def _calibration_mean(variance: Floats, days: Dates, years: tuple[int, int]) -> float:

@@ -35,9 +35,9 @@ SECTORS: tuple[str, ...] = (
     "utilities",
 )
 # Shares of the variance of the predictable part; they sum to 1.
-SECTOR_SHARE = 0.18
-PRODUCT_SHARE = 0.04
-_COMMON_SHARES = (0.27, 0.34, 0.05, 0.07, 0.05)
+SECTOR_SHARE = 0.16
+PRODUCT_SHARE = 0.03
+_COMMON_SHARES = (0.28, 0.35, 0.05, 0.08, 0.05)
 # Reversal of the day's move and of a close near the high, continuation of the trend, unusual volume pays.
 _COMMON_SIGNS = (-1.0, -1.0, 1.0, 1.0, -1.0)
 

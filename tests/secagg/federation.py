@@ -120,7 +120,7 @@ class Epoch:
             f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, ciphertexts, request
         )
         self.secrets[s] = silo.record_answered(self.secrets[s], request)
-        return UnmaskShares.from_bytes(reply.to_bytes())
+        return coordinator.check_reply(announcement, request, UnmaskShares.from_bytes(reply.to_bytes()))
 
     def collect(
         self, lost_masked: Iterable[str] = (), lost_unmask: Iterable[str] = ()

@@ -92,6 +92,16 @@ def test_three_liars_of_twelve_and_a_lost_silo_are_sorted_out() -> None:
     assert (total["C"] == epoch.expected(masked)["C"]).all()
 
 
+@pytest.mark.parametrize("liar", ["silo-00", "silo-05"])
+def test_a_wrong_share_of_a_lost_silos_mask_key_alone_does_not_move_the_sum(liar: str) -> None:
+    epoch = Federation(6, threshold=4).epoch()
+    announcement, masked, replies = epoch.collect(lost_masked=["silo-03"])
+    keys = {s: wrong(v) for s, v in replies[liar].mask_key_shares.items()}
+    replies[liar] = dataclasses.replace(replies[liar], mask_key_shares=keys)
+    total = epoch.aggregate(announcement, masked, replies)
+    assert (total["A"] == epoch.expected(masked)["A"]).all()
+
+
 def test_too_many_wrong_shares_are_an_error_that_names_the_secret(epoch: Epoch) -> None:
     announcement, masked, replies = epoch.collect()
     replies = {s: lying(r) if s in ("silo-00", "silo-01") else r for s, r in replies.items()}

@@ -96,6 +96,27 @@ def test_64_bit_values_beyond_the_float_mantissa_are_exact() -> None:
     assert ring.decode_sum(wanted, {"A": ring.to_signed(total)})["A"].tolist() == [float(3 * int(v)) for v in values]
 
 
+def test_a_sum_of_exactly_half_the_ring_is_refused_and_one_unit_less_is_not() -> None:
+    with pytest.raises(RingError, match="wrap"):
+        layout(2.0**30, 32, parties=2, step=1.0)
+    layout(2.0**30 - 1, 32, parties=2, step=1.0)
+
+
+def test_a_quotient_that_rounds_past_the_top_is_cut_back() -> None:
+    generator = np.random.default_rng(3)
+    found = 0
+    while found < 5:
+        bound, step = float(generator.uniform(2.0**58, 2.0**60)), float(generator.uniform(1, 4))
+        wanted = layout(bound, 64, parties=2, length=2, step=step)
+        top = wanted.segments[0].top
+        if int(bound / step) > top:
+            found += 1
+            assert ring.encode(wanted, {"A": np.array([bound, -bound])}, constant(0.5)).signed("A").tolist() == [
+                top,
+                -top,
+            ]
+
+
 def test_saturation_is_counted_and_clamped() -> None:
     wanted = layout(8.0, length=5)
     vector = ring.encode(wanted, {"A": np.array([9.0, -1e300, 8.0, -8.0, 0.0])}, constant(0.3))
@@ -144,7 +165,8 @@ def test_wrong_shapes_names_and_uniforms_are_refused() -> None:
     for values in ({}, {"A": np.zeros(4)}, {"A": good, "B": good}, {"A": np.zeros((5, 1))}):
         with pytest.raises(RingError):
             ring.encode(wanted, values, constant(0.0))
-    for uniforms in (constant(1.0), constant(-0.1), lambda n: np.zeros(n + 1), lambda n: np.zeros(n, np.float32)):
+    faulty: list[ring.Uniforms] = [constant(1.0), constant(-0.1), constant(math.nan), lambda n: np.zeros(n + 1)]
+    for uniforms in faulty:
         with pytest.raises(RingError, match="uniforms"):
             ring.encode(wanted, {"A": good}, uniforms)
 

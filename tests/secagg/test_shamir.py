@@ -3,6 +3,7 @@
 import contextlib
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,22 @@ def test_t_minus_one_shares_fit_every_secret() -> None:
         weights = shamir.weights_at(3, tuple(points))
         third = sum(w * y for w, y in zip(weights, points.values(), strict=True)) % PRIME
         assert combine({1: shares[0], 2: shares[1], 3: third.to_bytes(33, "big")}, 3) == guess.to_bytes(32, "big")
+
+
+@pytest.mark.parametrize("t", [2, 3, 7])
+def test_one_share_too_few_does_not_give_the_secret(t: int) -> None:
+    secret = os.urandom(32)
+    shares = dict(enumerate(split(secret, t, t + 3), start=1))
+    with contextlib.suppress(SecAggError):
+        assert combine(shares, t - 1) != secret
+
+
+def test_every_single_share_of_a_fixed_secret_is_uniform() -> None:
+    many = [split(bytes(32), 2, 3) for _ in range(4000)]
+    for x in range(3):
+        octets = np.bincount(np.frombuffer(b"".join(shares[x][1:] for shares in many), np.uint8), minlength=256)
+        chi_square = ((octets - octets.mean()) ** 2 / octets.mean()).sum()
+        assert abs(chi_square - 255) < 6 * (2 * 255) ** 0.5
 
 
 def test_shares_are_fresh_each_time() -> None:

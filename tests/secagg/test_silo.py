@@ -253,9 +253,14 @@ def test_a_mask_key_reconstructed_in_one_epoch_opens_no_shares_of_another() -> N
     assert leaked not in (federation.keys["silo-02"].private, following.secrets["silo-02"].mask_private)
     for sender in following.bundles.values():
         for receiver, ciphertext in sender.ciphertexts.items():
-            keys = [run.roster.entry(s).encryption_key for s in (sender.public.sender, receiver)]
+            from_key, to_key = (run.roster.entry(s).encryption_key for s in (sender.public.sender, receiver))
             envelope = Envelope(
-                scope_of(run, 4), sender.public.sender, receiver, *keys, sender_mask_key=sender.public.mask_key
+                scope_of(run, 4),
+                sender.public.sender,
+                receiver,
+                from_key,
+                to_key,
+                sender_mask_key=sender.public.mask_key,
             )
             assert open_shares(envelope, X25519PrivateKey.from_private_bytes(leaked), ciphertext) is None
 
@@ -283,3 +288,15 @@ def test_erased_secrets_hold_nothing_and_serve_nothing(epoch: Epoch) -> None:
         mask(epoch, announcement, secrets=stub)
     with pytest.raises(ProtocolError, match="erased"):
         answer(epoch, announcement, request_for(epoch, announcement), secrets=stub)
+
+
+def test_half_erased_secrets_are_refused(epoch: Epoch) -> None:
+    changes: list[dict[str, Any]] = [
+        {"mask_private": b""},
+        {"seed": b""},
+        {"own_mask_share": b""},
+        {"own_seed_share": b""},
+    ]
+    for change in changes:
+        with pytest.raises(ProtocolError, match="some secrets are missing"):
+            dataclasses.replace(epoch.secrets[ME], **change)

@@ -1,0 +1,210 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap  # type: ignore[attr-defined]
+
+from privacy.errors import PrivacyError
+from privacy.mlp import Mlp, initial_parameters
+from privacy.model import PerExampleModel
+
+torch.set_num_threads(1)
+SMALL = Mlp(7, (11, 5))
+FULL = Mlp()
+
+
+def network(model: Mlp, params: Tensor, dtype: torch.dtype) -> nn.Sequential:
+    """The same model built from torch's own layers, in the same order of parameters."""
+    layers: list[nn.Module] = []
+    for fan_in, width in pairwise((model.features, *model.hidden)):
+        layers += [nn.Linear(fan_in, width), nn.GELU(), nn.LayerNorm(width)]
+    net = nn.Sequential(*layers, nn.Linear(model.hidden[-1], 1)).to(dtype)
+    nn.utils.vector_to_parameters(params.to(dtype), net.parameters())
+    return net
+
+
+def batch(model: Mlp, rows: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    params = torch.from_numpy(initial_parameters(model, seed))
+    params = params + 0.05 * torch.randn(model.size, generator=generator)
+    return (
+        params,
+        torch.randn(rows, model.features, generator=generator),
+        2 * torch.randn(rows, generator=generator),
+    )
+
+
+def brute_force(model: Mlp, params: Tensor, features: Tensor, targets: Tensor) -> Tensor:
+    """Per-example gradients in float64 through torch.func."""
+    net = network(model, params, torch.float64)
+    weights = {name: value.detach() for name, value in net.named_parameters()}
+
+    def loss(current: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return (functional_call(net, current, (x.unsqueeze(0),)).squeeze() - y) ** 2 / 2
+
+    each = vmap(grad(loss), in_dims=(None, 0, 0))(weights, features.double(), targets.double())
+    return torch.cat([value.flatten(1) for value in each.values()], dim=1)
+
+
+def clipped(gradients: Tensor, clip_norm: float) -> Tensor:
+    return (gradients * (clip_norm / gradients.norm(dim=1)).clamp(max=1.0).unsqueeze(1)).sum(0)
+
+
+def relative(value: Tensor, truth: Tensor) -> float:
+    return float((value.double() - truth).norm() / truth.norm())
+
+
+def test_size_and_layout() -> None:
+    assert FULL.size == 121_281
+    assert SMALL.layout[0].name == "hidden0.weight"
+    edges = [(block.start, block.stop) for block in FULL.layout]
+    assert edges[0][0] == 0 and edges[-1][1] == FULL.size
+    assert all(left[1] == right[0] for left, right in pairwise(edges))
+    model: PerExampleModel = FULL
+    assert model.size == FULL.size
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, 3.0, 1e6])
+@pytest.mark.parametrize(("model", "rows"), [(SMALL, 33), (FULL, 24), (Mlp(3, (4,)), 9), (Mlp(5, (6, 7, 8)), 9)])
+def test_against_float64_brute_force(model: Mlp, rows: int, clip_norm: float) -> None:
+    params, features, targets = batch(model, rows)
+    truth = clipped(brute_force(model, params, features, targets), clip_norm * (1 - 1e-5))
+    found = model.clipped_gradient_sum(params, features, targets, clip_norm)
+    assert found.zeroed == 0
+    assert found.total.dtype == torch.float32
+    assert relative(found.total, truth) < 1e-5
+
+
+def test_against_opacus_hooks() -> None:
+    from opacus.grad_sample import GradSampleModule
+
+    params, features, targets = batch(SMALL, 40)
+    hooked = GradSampleModule(network(SMALL, params, torch.float32), loss_reduction="sum")
+    ((hooked(features).squeeze(1) - targets) ** 2 / 2).sum().backward()
+    each = torch.cat([p.grad_sample.flatten(1) for p in hooked.parameters()], dim=1)  # type: ignore[attr-defined]
+    found = SMALL.clipped_gradient_sum(params, features, targets, 1.0)
+    assert relative(found.total, clipped(each.double(), 1.0)) < 2e-5
+
+
+def test_predictions_match_torch() -> None:
+    params, features, _ = batch(FULL, 16)
+    expected = network(FULL, params, torch.float32)(features).squeeze(1)
+    assert torch.allclose(FULL.predict(params, features), expected, atol=1e-5)
+
+
+def test_training_starts_at_the_zero_forecast_everywhere_the_same() -> None:
+    start = FULL.initial_parameters(3)
+    assert start.dtype == np.float32 and start.shape == (FULL.size,)
+    assert np.array_equal(start, initial_parameters(FULL, 3))
+    assert not np.array_equal(start, initial_parameters(FULL, 4))
+    assert not start[-321:].any()
+    features = torch.randn(5, 52, generator=torch.Generator().manual_seed(0))
+    assert not FULL.predict(torch.from_numpy(start), features).any()
+    weight = start[FULL.layout[0].span]
+    assert np.abs(weight).max() <= 1 / np.sqrt(52)
+    assert weight.std() == pytest.approx(1 / np.sqrt(3 * 52), rel=0.02)
+
+
+def test_known_answer_of_the_starting_point() -> None:
+    # A silo and the server must start from the same point, whatever their machines and library versions.
+    start = initial_parameters(FULL, 2026)
+    assert start[:3].tolist() == [-0.01212992426007986, -0.00792065542191267, 0.01217388641089201]
+
+
+def test_empty_batch_is_zero() -> None:
+    params, features, targets = batch(FULL, 4)
+    found = FULL.clipped_gradient_sum(params, features[:0], targets[:0], 1.0)
+    assert not found.total.any()
+    assert found.zeroed == 0
+    assert FULL.predict(params, features[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize("where", ["features", "targets"])
+def test_a_non_finite_record_becomes_the_null_record(bad: float, where: str) -> None:
+    params, features, targets = batch(FULL, 12)
+    kept = torch.arange(12) != 5
+    expected = FULL.clipped_gradient_sum(params, features[kept], targets[kept], 1.0)
+    if where == "features":
+        features[5, 3] = bad
+    else:
+        targets[5] = bad
+    found = FULL.clipped_gradient_sum(params, features, targets, 1.0)
+    if found.zeroed:
+        assert found.zeroed == 1
+        assert torch.allclose(found.total, expected.total, atol=1e-6)
+    assert torch.isfinite(found.total).all()
+    assert float((found.total.double() - expected.total.double()).norm()) <= 1.0
+    assert found.zeroed == 1 or abs(bad) < float("inf")
+
+
+def test_a_batch_of_only_bad_records_is_zero() -> None:
+    params, features, targets = batch(SMALL, 3)
+    found = SMALL.clipped_gradient_sum(params, features * float("nan"), targets, 1.0)
+    assert not found.total.any()
+    assert found.zeroed == 3
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e8, 1e18, 1e30, 1e37])
+@pytest.mark.parametrize("clip_norm", [1e-6, 1.0, 100.0])
+def test_one_record_never_adds_more_than_the_clip(scale: float, clip_norm: float) -> None:
+    for model in (SMALL, FULL):
+        params, features, targets = batch(model, 6, seed=1)
+        for row in range(6):
+            for x, y in ((features, targets * scale), (features * scale, targets), (features * scale, targets * scale)):
+                alone = model.clipped_gradient_sum(params, x[row : row + 1], y[row : row + 1], clip_norm)
+                assert float(alone.total.double().norm()) <= clip_norm
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e12])
+def test_replacing_a_record_moves_the_sum_by_two_clips_at_most(scale: float) -> None:
+    clip_norm = 0.7
+    params, features, targets = batch(FULL, 200, seed=2)
+    before = FULL.clipped_gradient_sum(params, features, targets, clip_norm).total.double()
+    features[17] *= -scale
+    targets[17] *= -scale
+    after = FULL.clipped_gradient_sum(params, features, targets, clip_norm).total.double()
+    without = torch.arange(200) != 17
+    null = FULL.clipped_gradient_sum(params, features[without], targets[without], clip_norm).total.double()
+    assert float((before - after).norm()) <= 2 * clip_norm
+    assert float((after - null).norm()) <= clip_norm
+    assert float((before - null).norm()) <= clip_norm
+
+
+def test_a_record_does_not_depend_on_its_company() -> None:
+    params, features, targets = batch(FULL, 64, seed=3)
+    together = FULL.clipped_gradient_sum(params, features, targets, 1.0).total
+    alone = sum(
+        FULL.clipped_gradient_sum(params, features[k : k + 1], targets[k : k + 1], 1.0).total.double()
+        for k in range(64)
+    )
+    assert isinstance(alone, Tensor)
+    assert relative(together, alone) < 1e-5
+
+
+def test_inputs_are_not_changed() -> None:
+    params, features, targets = batch(SMALL, 8)
+    copies = params.clone(), features.clone(), targets.clone()
+    SMALL.clipped_gradient_sum(params, features, targets, 1.0)
+    assert all(torch.equal(left, right) for left, right in zip(copies, (params, features, targets), strict=True))
+
+
+def test_wrong_shapes_are_refused_without_private_sizes() -> None:
+    params, features, targets = batch(SMALL, 1234)
+    for bad in (targets.unsqueeze(1), targets[:-1], targets.double()):
+        with pytest.raises(PrivacyError, match="targets") as caught:
+            SMALL.clipped_gradient_sum(params, features, bad, 1.0)
+        assert "123" not in str(caught.value)
+    for wrong in (features[:, :-1], features.double(), features[0]):
+        with pytest.raises(PrivacyError, match="features") as caught:
+            SMALL.clipped_gradient_sum(params, wrong, targets, 1.0)
+        assert "1234" not in str(caught.value)
+    with pytest.raises(PrivacyError, match="params"):
+        SMALL.predict(params[:-1], features)
+    for clip_norm in (0.0, 1e-7, float("nan"), float("inf"), -1.0):
+        with pytest.raises(PrivacyError, match="clip_norm"):
+            SMALL.clipped_gradient_sum(params, features, targets, clip_norm)
+    with pytest.raises(PrivacyError, match="hidden"):
+        Mlp(3, ())

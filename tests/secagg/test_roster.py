@@ -1,0 +1,66 @@
+"""Enrolments, rosters and runs: what is refused before anything secret exists."""
+
+import dataclasses
+
+import pytest
+
+from secagg.errors import ProtocolError
+from secagg.messages import Enrolment, Roster, RosterEntry, Run, default_threshold
+from tests.secagg.federation import Federation
+
+FED = Federation(4)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "-a", "a\n", "../x"])
+def test_odd_silo_ids_are_refused(name: str) -> None:
+    with pytest.raises(ProtocolError, match="silo_id"):
+        RosterEntry(name, b"", bytes(32), 1)
+
+
+def test_enrolment_refuses_a_key_that_would_stop_the_others() -> None:
+    with pytest.raises(ProtocolError, match="silo-00"):
+        Enrolment("silo-00", b"", bytes(32), 1, "x")
+    enrolment = Enrolment("silo-00", b"", FED.keys["silo-00"].encryption_key, 100, "x")
+    assert RosterEntry.of(enrolment) == FED.run.roster.entries[0]
+
+
+def test_rosters_are_sorted_distinct_and_not_alone() -> None:
+    one, two = FED.run.roster.entries[:2]
+    for entries in (
+        (),
+        (one,),
+        (two, one),
+        (one, one),
+        (one, dataclasses.replace(two, encryption_key=one.encryption_key)),
+    ):
+        with pytest.raises(ProtocolError, match="roster"):
+            Roster(entries)
+    assert Roster((one, two)).index(two.silo_id) == 1
+    with pytest.raises(ProtocolError, match="stranger"):
+        Roster((one, two)).index("stranger")
+
+
+def test_the_roster_hash_depends_on_every_entry() -> None:
+    roster = FED.run.roster
+    changed = Roster((dataclasses.replace(roster.entries[0], records=101), *roster.entries[1:]))
+    assert roster.hash() != changed.hash()
+    assert len(roster.hash()) == 32
+
+
+def test_the_default_threshold_withstands_a_third_of_colluders() -> None:
+    assert [default_threshold(n) for n in (3, 4, 5, 6, 9, 20)] == [3, 3, 4, 5, 7, 14]
+    for n in range(2, 200):
+        assert 2 * default_threshold(n) > n + (n - 1) // 3
+    assert FED.run.roster.threshold == 3
+
+
+@pytest.mark.parametrize(("threshold", "colluders"), [(2, 0), (0, 0), (5, 0), (3, 2), (4, 4)])
+def test_runs_whose_threshold_allows_both_secrets_of_a_peer_are_refused(threshold: int, colluders: int) -> None:
+    with pytest.raises(ProtocolError, match="threshold"):
+        Run(1, bytes(16), FED.run.roster, threshold, colluders)
+    Run(1, bytes(16), FED.run.roster, 3, 1)
+
+
+def test_other_protocol_versions_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="version"):
+        dataclasses.replace(FED.run, version=2)

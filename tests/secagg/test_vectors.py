@@ -1,0 +1,59 @@
+"""Known answers of protocol version 1: any other implementation must get these, and this one must not drift.
+
+Everything follows from the documentation's definitions and the inputs below; the entropy of silo i is the sequence
+SHAKE-256(f"fcfl-secagg/vectors/{i}/{k}") for the k-th request, k from 1.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secagg import coordinator, ring, silo
+from secagg.messages import EpochOutcome, Roster, RosterEntry, Run
+from secagg.ring import Layout, Segment
+from tests.secagg.federation import seeded
+
+VECTORS = Path(__file__).with_name("vectors.json")
+
+
+def compute() -> dict[str, Any]:
+    ids = ("alpha", "bravo", "charlie")
+    entropy = {s: seeded(f"fcfl-secagg/vectors/{i}") for i, s in enumerate(ids)}
+    keys = {s: silo.new_run_keys(entropy[s]) for s in ids}
+    roster = Roster(tuple(RosterEntry(s, b"", keys[s].encryption_key, 10 * (i + 1)) for i, s in enumerate(ids)))
+    run = Run(1, bytes(range(16)), roster, 3)
+    made = {s: silo.create_bundle(run, keys[s], s, 7, entropy[s]) for s in ids}
+    bundles = {s: bundle for s, (_, bundle) in made.items()}
+    layout = Layout((Segment("A", 4, 32, 8.0, 2.0**-20), Segment("C", 2, 64, 1e6, 2.0**-30)), 3)
+    outcomes = (EpochOutcome(6, "completed", ids),)
+    announcement = coordinator.announce(run, 7, bundles, layout, b"plan", outcomes, {"alpha": b"head"})
+    values = {"A": np.array([1.0, -1.0, 8.0, 0.0]), "C": np.array([1e6, -0.5])}
+    encoded = ring.encode(layout, values, lambda n: np.full(n, 0.5))
+    publics = [bundle.public for bundle in bundles.values()]
+    masked = {
+        s: silo.mask_input(run, keys[s], made[s][0], s, announcement, publics, encoded, (0, bytes(32))) for s in ids
+    }
+    request = coordinator.unmask_request(run, announcement, ids)
+    reply = silo.answer_unmask(
+        run, keys["alpha"], made["alpha"][0], "alpha", announcement, publics,
+        coordinator.ciphertexts_for(bundles, "alpha"), request,
+    )  # fmt: skip
+    return {
+        "run": run.to_bytes().hex(),
+        "roster_hash": roster.hash().hex(),
+        "bundle_alpha": bundles["alpha"].to_bytes().hex(),
+        "bundle_hash_alpha": bundles["alpha"].public.hash().hex(),
+        "announcement": announcement.to_bytes().hex(),
+        "announcement_hash": announcement.digest().hex(),
+        "encoded": {name: encoded.signed(name).tolist() for name in ("A", "C")},
+        "masked_header_alpha": masked["alpha"].header_bytes().hex(),
+        "masked": {s: {name: array.tobytes().hex() for name, array in m.arrays.items()} for s, m in masked.items()},
+        "unmask_request": request.to_bytes().hex(),
+        "unmask_shares_alpha": reply.to_bytes().hex(),
+    }
+
+
+def test_version_one_gives_its_known_answers() -> None:
+    assert compute() == json.loads(VECTORS.read_text(encoding="utf-8"))
