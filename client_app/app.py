@@ -4,8 +4,8 @@ A refusal is one of two codes. Exception texts, which Flower would send to the s
 """
 
 import logging
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from client_app.errors import Code, Declined, SiloError
 from client_app.home import Reply, SiloHome
 from client_app.silo import Silo
 from data_prep.shards import open_shard
+from privacy.errors import BudgetExceeded
 from secagg.errors import SecAggError
 
 BODY, ARRAYS = "body", "arrays"
@@ -55,16 +56,40 @@ def open_silo(root: Path) -> Silo:
 
 
 def answer(message: Message, context: Context, stage: Callable[[Silo, bytes, Arrays], Reply]) -> Message:
-    """Run one stage and pack its reply, or a code."""
+    """Run one stage and pack its reply, or a code; the reason stays in the silo's log."""
     try:
-        reply = stage(open_silo(home_of(context)), *_unpack(message))
-    except (Declined, SecAggError) as reason:
+        root = home_of(context)
+        with silo_log(root):
+            return _logged(root, message, stage)
+    except Exception:  # noqa: BLE001 - no text that depends on data may reach Flower, which sends it on
+        return _packed({"code": int(Code.FAILED)}, {}, message)
+
+
+def _logged(root: Path, message: Message, stage: Callable[[Silo, bytes, Arrays], Reply]) -> Message:
+    try:
+        reply = stage(open_silo(root), *_unpack(message))
+    except (Declined, SecAggError, BudgetExceeded) as reason:
         logger.warning("declined: %s", reason)
         return _packed({"code": int(Code.DECLINED)}, {}, message)
-    except Exception:  # noqa: BLE001 - no text that depends on data may reach Flower, which sends it on
-        logger.error("failed:\n%s", traceback.format_exc())
+    except Exception:  # noqa: BLE001 - see answer
+        logger.exception("failed")
         return _packed({"code": int(Code.FAILED)}, {}, message)
     return _packed({"data": reply.body}, reply.arrays, message)
+
+
+@contextmanager
+def silo_log(root: Path) -> Iterator[None]:
+    """Send the log lines of one message to ``silo.log`` in the silo's folder, and nowhere else."""
+    handler = logging.FileHandler(root / "silo.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 def _unpack(message: Message) -> tuple[bytes, Arrays]:

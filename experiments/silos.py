@@ -1,5 +1,6 @@
-"""Make the silo folders of a simulated federation, each with its own policy and ledger."""
+"""Make silo folders: a ``silo.toml`` with the policy, and an empty ledger."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,9 +8,10 @@ from client_app.home import SiloHome
 
 TEMPLATE = """\
 [silo]
-name = "{name}"
-data = "{data}"
+name = {name}
+data = {data}
 
+# What this silo is willing to do; a request outside is declined before any record is touched.
 [policy]
 epsilon = {epsilon}
 delta = {delta}
@@ -19,40 +21,66 @@ allow_seeded = {allow_seeded}
 """
 
 
-def make_silos(
-    shards: Sequence[Path],
-    root: Path,
+def make_silo(
+    folder: Path,
+    name: str,
+    data: Path,
     *,
     epsilon: float,
     delta: float,
-    min_cohort: float = 2.0,
-    min_enrolment: int = 3,
+    min_cohort: float = 8.0,
+    min_enrolment: int = 10,
     allow_seeded: bool = False,
-) -> list[SiloHome]:
-    """Create ``root/silo-00`` and so on, one for each folder of samples.
+) -> SiloHome:
+    """Make one silo folder.
 
     Parameters
     ----------
-    shards : sequence of Path
-        Folders written by `data_prep.prepare`.
-    root : Path
-        Where the silos' folders go; none may exist yet.
+    folder : Path
+        Folder to make.
+    name : str
+        Name in the roster.
+    data : Path
+        Folder of its samples.
     epsilon, delta : float
-        Budget of each silo's data set.
+        Budget of the data set over all runs.
     min_cohort, min_enrolment, allow_seeded
-        Policy of every silo.
+        See `client_app.policy.Policy`.
+
+    Raises
+    ------
+    client_app.errors.SiloError
+        If the folder already holds a silo, or a value is out of range.
     """
-    homes = []
-    for number, shard in enumerate(shards):
-        name = f"silo-{number:02d}"
-        text = TEMPLATE.format(
-            name=name,
-            data=str(shard.resolve()).replace("\\", "\\\\").replace('"', '\\"'),
-            epsilon=repr(epsilon),
-            delta=repr(delta),
-            min_cohort=repr(min_cohort),
-            min_enrolment=min_enrolment,
-            allow_seeded=str(allow_seeded).lower(),
+    text = TEMPLATE.format(
+        name=json.dumps(name),
+        data=json.dumps(str(data.resolve())),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        min_cohort=float(min_cohort),
+        min_enrolment=min_enrolment,
+        allow_seeded=str(allow_seeded).lower(),
+    )
+    return SiloHome.create(folder, text)
+
+
+def make_silos(
+    shards: Sequence[Path], root: Path, *, epsilon: float, delta: float, allow_seeded: bool = False
+) -> list[SiloHome]:
+    """Make ``root/silo-00`` and so on, one for each folder of samples, for a simulated federation.
+
+    Their policy asks for little company, so that small federations can be tried out.
+    """
+    return [
+        make_silo(
+            root / f"silo-{number:02d}",
+            f"silo-{number:02d}",
+            shard,
+            epsilon=epsilon,
+            delta=delta,
+            min_cohort=1.0,
+            min_enrolment=3,
+            allow_seeded=allow_seeded,
         )
-        homes.append(SiloHome.create(root / name, text))
-    return homes
+        for number, shard in enumerate(shards)
+    ]

@@ -35,6 +35,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume training; a run that cannot go on leaves its reason in ``failure.json``."""
+    log_to_flower()
     config = RunConfig.from_mapping(context.run_config)
     path = Path(config.text("run-dir") or f"runs/{context.run_id}").resolve()
     try:
@@ -44,6 +45,13 @@ def main(grid: Grid, context: Context) -> None:
         if path.is_dir():
             (path / "failure.json").write_text(json.dumps({"message": str(error)}), encoding="utf-8")
         raise SystemExit(f"fcfl: {error}") from None
+
+
+def log_to_flower() -> None:
+    """Let the coordinator's log lines go where Flower's go, the stream of ``flwr run`` included."""
+    ours = logging.getLogger("fcfl")
+    ours.setLevel(logging.INFO)
+    ours.handlers = logging.getLogger("flwr").handlers
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,9 @@ def open_run(config: RunConfig, path: Path) -> Opened:
         folder, stored = RunFolder.reopen(path, config)
         settings = settings_of(config, RunTerms.from_bytes(stored).run_id)
         if settings.terms.to_bytes() != stored:
-            raise ConfigError("resume: this software calibrates the run differently; resume with the version that began it")
+            raise ConfigError(
+                "resume: this software calibrates the run differently; resume with the version that began it"
+            )
         return Opened(folder, settings)
     settings = settings_of(config, secrets.token_bytes(16))
     return Opened(RunFolder.create(path, config, settings.terms.to_bytes()), settings)

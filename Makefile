@@ -1,0 +1,35 @@
+# make demo   set everything up, train over 20 simulated silos, write a report
+# make test   set everything up, lint, type-check, test
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
+DATA ?=
+
+.PHONY: demo test lint types unit clean
+
+# torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
+$(VENV)/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/fcfl demo $(foreach folder,$(DATA),--data $(folder))
+
+test: lint types unit
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+unit: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

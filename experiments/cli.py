@@ -1,0 +1,253 @@
+"""The ``fcfl`` command."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from client_app.errors import SiloError
+from data_prep.errors import DataError
+from fcfl_strategy.errors import RunError
+from privacy.errors import PrivacyError
+from secagg.errors import SecAggError
+from server_app.config import KEYS, ConfigError
+from server_app.report.data import ReportError
+
+EXPECTED = (ConfigError, DataError, PrivacyError, ReportError, RunError, SecAggError, SiloError)
+
+cli = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+data_cli = typer.Typer(no_args_is_help=True, help="Prepare samples from price files.")
+run_cli = typer.Typer(no_args_is_help=True, help="Start and resume runs of a simulated federation.")
+silo_cli = typer.Typer(no_args_is_help=True, help="A silo's own folder.")
+ledger_cli = typer.Typer(no_args_is_help=True, help="Privacy ledgers.")
+for name, group in (("data", data_cli), ("run", run_cli), ("silo", silo_cli), ("ledger", ledger_cli)):
+    cli.add_typer(group, name=name)
+
+console = Console()
+
+Folders = Annotated[
+    list[Path], typer.Argument(help="Folders of price files; macro and factor folders may be among them.")
+]
+Silos = Annotated[int, typer.Option(help="Number of silos.")]
+Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of tickers over silos.")]
+Seed = Annotated[int, typer.Option(help="Seed of the partition, and of the synthetic market.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as key=value; see 'fcfl settings'.")]
+Engine = Annotated[str, typer.Option(help="simulation: Flower's engine through 'flwr run'; local: in this process.")]
+
+
+def main() -> None:
+    """Entry point: expected errors are one line and exit code 2, an interrupt is 130."""
+    try:
+        cli(standalone_mode=False)
+    except EXPECTED as error:
+        _stop(str(error), 2)
+    except OSError as error:
+        _stop(f"{error.filename or 'a file'}: {error.strerror or error}; check the path, its rights and the disk", 2)
+    except typer.Abort:
+        _stop("stopped", 130)
+    except KeyboardInterrupt:
+        _stop("stopped", 130)
+    except Exception as error:  # typer's own usage errors carry their exit code
+        if not hasattr(error, "exit_code"):
+            raise
+        describe = getattr(error, "format_message", lambda: "")
+        _stop("" if type(error).__name__ == "NoArgsIsHelpError" else describe(), int(error.exit_code))
+
+
+def _stop(message: str, code: int) -> None:
+    if message:
+        Console(stderr=True).print(f"fcfl: {message}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(code)
+
+
+@cli.command()
+def demo(
+    data: Annotated[
+        list[Path] | None, typer.Option(help="Folders of real price files instead of the synthetic market.")
+    ] = None,
+    silos: Silos = 20,
+    rounds: Annotated[int, typer.Option(help="Optimisation rounds.")] = 15,
+    tickers: Annotated[int, typer.Option(help="Stocks of the synthetic market.")] = 320,
+    out: Annotated[Path, typer.Option(help="Folder for prepared samples and runs.")] = Path("runs"),
+    engine: Engine = "simulation",
+    settings: Set = None,
+) -> None:
+    """Train one model over simulated silos and open the way to its report."""
+    from data_prep.prepare import FederationSpec, prepare_files, prepare_synthetic
+
+    spec = FederationSpec(silos=silos)
+    if data:
+        label = "-".join(folder.resolve().name for folder in data)
+        shards = prepare_files(data, out / "samples" / f"{label}-{silos}", spec)
+    else:
+        shards = prepare_synthetic(out / "samples" / f"synthetic-{tickers}-{silos}", spec, tickers=tickers)
+    console.print(f"{len(shards)} silos, samples in {shards[0].parent}", highlight=False)
+    given = {"silos": silos, "rounds": rounds, "participation.cohort": min(10.0, silos / 2), **_settings(settings)}
+    name = "real" if data else "synthetic"
+    _train(out / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}", shards, given, engine)
+
+
+@data_cli.command("prepare")
+def prepare(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="Where the silos' samples go.")],
+    silos: Silos = 20,
+    alpha: Alpha = 0.2,
+    seed: Seed = 2025,
+    exclude: Annotated[list[str] | None, typer.Option(help="File to leave out.")] = None,
+) -> None:
+    """Turn price files into samples, partitioned over silos."""
+    from data_prep.prepare import FederationSpec, prepare_files
+
+    spec = FederationSpec(silos=silos, alpha=alpha, seed=seed)
+    shards = prepare_files(folders, out, spec, exclude=tuple(exclude or ()))
+    console.print(f"{len(shards)} silos in {out}", highlight=False)
+
+
+@data_cli.command("synth")
+def synth(
+    out: Annotated[Path, typer.Option(help="Where the silos' samples go.")],
+    tickers: Annotated[int, typer.Option(help="Number of stocks.")] = 320,
+    silos: Silos = 20,
+    alpha: Alpha = 0.2,
+    seed: Seed = 2025,
+) -> None:
+    """Make the synthetic market's samples."""
+    from data_prep.prepare import FederationSpec, prepare_synthetic
+
+    spec = FederationSpec(silos=silos, alpha=alpha, seed=seed)
+    shards = prepare_synthetic(out, spec, tickers=tickers, seed=seed)
+    console.print(f"{len(shards)} silos in {out}", highlight=False)
+
+
+@run_cli.command("start")
+def start(
+    samples: Annotated[Path, typer.Argument(help="Folder written by 'fcfl data'.")],
+    out: Annotated[Path, typer.Option(help="Run folder to make.")],
+    engine: Engine = "simulation",
+    settings: Set = None,
+) -> None:
+    """Train over the silos of a folder of samples."""
+    shards = sorted(samples.glob("silo-*"))
+    if not shards:
+        raise ConfigError(f"{samples}: no silo-00, silo-01, ... in it; make them with 'fcfl data prepare' or 'synth'")
+    _train(out, shards, {"silos": len(shards), **_settings(settings)}, engine)
+
+
+@run_cli.command("resume")
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of an interrupted run.")], engine: Engine = "simulation"
+) -> None:
+    """Continue an interrupted run where its journal ends."""
+    if (run / "summary.json").exists():
+        raise ConfigError(f"{run}: the run has ended; its report is {run / 'report.html'}")
+    try:
+        stored = json.loads((run / "config.json").read_text(encoding="utf-8"))["config"]
+    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+        raise ConfigError(f"{run}: holds no run to resume") from None
+    (run / "failure.json").unlink(missing_ok=True)
+    _conduct(run.resolve(), {**stored, "resume": True}, engine)
+
+
+@silo_cli.command("init")
+def silo_init(
+    folder: Annotated[Path, typer.Argument(help="Folder to make.")],
+    name: Annotated[str, typer.Option(help="Name in the roster.")],
+    data: Annotated[Path, typer.Option(help="Folder of the silo's samples.")],
+    epsilon: Annotated[float, typer.Option(help="Budget of the data set over all runs.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+) -> None:
+    """Make a silo's folder: silo.toml with the policy, and an empty privacy ledger."""
+    from experiments.silos import make_silo
+
+    home = make_silo(folder, name, data, epsilon=epsilon, delta=delta)
+    console.print(f"{home.root / 'silo.toml'} written; read it and set the policy", highlight=False)
+
+
+@ledger_cli.command("verify")
+def ledger_verify(
+    file: Annotated[Path, typer.Argument(help="ledger.jsonl of a silo or a run.")],
+    anchor: Annotated[Path | None, typer.Option(help="Its anchor file.")] = None,
+) -> None:
+    """Check a ledger's chain and recompute what every run spent."""
+    from privacy.ledger import verify
+
+    found = verify(file, anchor)
+    table = Table("run", "releases", "epsilon", "of", "delta", "order", "status", title=str(file))
+    for run in found.runs:
+        opened = run.opened
+        row = (opened.run[:16], run.releases, f"{run.epsilon:.6f}", f"{opened.epsilon:g}", f"{opened.delta:g}")
+        table.add_row(*map(str, row), f"{opened.order:g}", opened.status)
+    console.print(table)
+    console.print(f"{found.count} entries, head {found.hash}", highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def report(run: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
+    """Write a run's report again."""
+    from server_app.report.page import write_report
+
+    console.print(str(write_report(run)), highlight=False, soft_wrap=True)
+
+
+@cli.command()
+def settings() -> None:
+    """List every setting of a run with its default."""
+    table = Table("setting", "default", "meaning")
+    for key, entry in KEYS.items():
+        table.add_row(key, str(entry.default), entry.doc)
+    console.print(table)
+
+
+def _settings(given: list[str] | None) -> dict[str, Any]:
+    """Read ``key=value`` pairs; values are read as JSON where they are, else as text."""
+    values: dict[str, Any] = {}
+    for pair in given or []:
+        key, equals, text = pair.partition("=")
+        if not equals or key not in KEYS:
+            raise ConfigError(f"{key}: unknown setting; 'fcfl settings' lists them, and --set wants key=value")
+        try:
+            values[key] = json.loads(text)
+        except json.JSONDecodeError:
+            values[key] = text
+    return values
+
+
+def _train(run: Path, shards: list[Path], given: dict[str, Any], engine: str) -> None:
+    from experiments.silos import make_silos
+    from server_app.config import RunConfig
+
+    run = run.resolve()
+    config = RunConfig.from_mapping({**given, "simulation-root": str(run / "silos")})
+    make_silos(
+        shards,
+        run / "silos",
+        epsilon=config.real("dp.epsilon"),
+        delta=config.real("dp.delta"),
+        allow_seeded=config.whole("noise-seed") >= 0,
+    )
+    _conduct(run, {**given, "simulation-root": str(run / "silos")}, engine)
+
+
+def _conduct(run: Path, given: dict[str, Any], engine: str) -> None:
+    from experiments.training import run_in_process, simulate
+    from server_app.report.console import summary_table
+
+    if engine == "simulation":
+        simulate(run, given, run / "flower", processes=os.cpu_count() or 1, console=console)
+    elif engine == "local":
+        run_in_process(run, given, console=console)
+    else:
+        raise ConfigError(f"--engine: expected simulation or local, got {engine!r}")
+    console.print(summary_table(run))
+    console.print(f"report: {run / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
