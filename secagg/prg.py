@@ -61,7 +61,7 @@ def expand(key: bytes, segment_name: str, length: int, bits: int) -> RingArray:
 
 
 def secure_uniforms(entropy: Callable[[int], bytes] = os.urandom) -> Callable[[int], FloatArray]:
-    """Return a source of uniforms in [0, 1) with 53 bits, from AES-256-CTR under a fresh key per call.
+    """Return a source of uniforms in [0, 1), multiples of 2^-52, from AES-256-CTR under a fresh key per call.
 
     For :func:`secagg.ring.encode`. Assumption: ``entropy`` is the operating system's generator; anything else is for
     tests.
@@ -69,9 +69,11 @@ def secure_uniforms(entropy: Callable[[int], bytes] = os.urandom) -> Callable[[i
 
     def draw(count: int) -> FloatArray:
         words = expand(entropy(KEY_BYTES), "stochastic rounding", count, 64)
-        words >>= np.uint64(11)
-        uniforms = words.astype(np.float64)
-        uniforms *= 2.0**-53
+        # 52 random bits as the fraction of a float in [1, 2): exact, and far faster than converting integers.
+        words >>= np.uint64(12)
+        words |= np.uint64(0x3FF << 52)
+        uniforms: FloatArray = words.view(np.float64)
+        uniforms -= 1.0
         return uniforms
 
     return draw

@@ -67,6 +67,17 @@ def test_an_encoded_value_is_one_of_the_two_neighbours_and_decodes_exactly(value
     assert [Fraction(float(d)) for d in decoded] == [int(s) * Fraction(step) for s in signed]
 
 
+def test_long_vectors_are_encoded_like_short_ones() -> None:
+    n = 3 * ring.CHUNK + 5
+    values = np.random.default_rng(2).uniform(-9, 9, n)
+    whole = ring.encode(layout(length=n), {"A": values}, constant(0.25))
+    for start in range(0, n, 5000):
+        part = values[start : start + 5000]
+        encoded = ring.encode(layout(length=part.size), {"A": part}, constant(0.25))
+        assert (whole.values["A"][start : start + 5000] == encoded.values["A"]).all()
+    assert whole.saturated["A"] == np.count_nonzero(np.abs(values) > 8)
+
+
 def test_rounding_is_unbiased() -> None:
     generator = np.random.default_rng(1)
     n, step = 200_000, 0.5
