@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from privacy.checks import real, whole
+from privacy.checks import real
 from privacy.conversion import Conversion, epsilon_at_order, order_budget
 from privacy.errors import PrivacyError
+from privacy.event import sampled_gaussian_event, validate
+from privacy.pld import epsilon_group, epsilon_pld
 
 __all__ = [
     "ORDERS",
@@ -38,39 +39,6 @@ ORDERS: tuple[float, ...] = (
     512,
     1024,
 )
-
-
-def _validate(sampling_rate: float, noise_multiplier: float, steps: int) -> None:
-    real("sampling_rate", sampling_rate, 0.0, 1.0, low_open=True)
-    real("noise_multiplier", noise_multiplier, 0.0, low_open=True)
-    whole("steps", steps, 1)
-
-
-def sampled_gaussian_event(sampling_rate: float, noise_multiplier: float, steps: int) -> Any:
-    """Accounting event of `steps` Poisson-subsampled Gaussian releases.
-
-    Guarantee: under `NeighboringRelation.REPLACE_SPECIAL` (one record replaced by the null record) the event
-    dominates the mechanism of `privacy.dpsgd`. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019.
-
-    Parameters
-    ----------
-    sampling_rate : float
-        q in (0, 1].
-    noise_multiplier : float
-        sigma, above 0.
-    steps : int
-        At least 1.
-
-    Returns
-    -------
-    dp_accounting.SelfComposedDpEvent
-        The event.
-    """
-    import dp_accounting
-
-    _validate(sampling_rate, noise_multiplier, steps)
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian), steps)
 
 
 def _library_rdp(sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> list[float]:
@@ -132,7 +100,7 @@ def rdp_at(sampling_rate: float, noise_multiplier: float, steps: int, order: flo
     float
         The divergence; infinite where there is no bound.
     """
-    _validate(sampling_rate, noise_multiplier, steps)
+    validate(sampling_rate, noise_multiplier, steps)
     real("order", order, 1.0, low_open=True)
     return steps * _one_step(float(sampling_rate), float(noise_multiplier), float(order))
 
@@ -276,91 +244,3 @@ def epsilon_rdp(
         Epsilon.
     """
     return epsilon_from_rdp(orders, rdp(sampling_rate, noise_multiplier, steps, orders), delta, conversion)
-
-
-def epsilon_pld(
-    sampling_rate: float, noise_multiplier: float, steps: int, delta: float, discretization: float = 1e-3
-) -> float:
-    """Epsilon of `steps` Poisson-subsampled Gaussian releases, through the privacy loss distribution.
-
-    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "one record replaced by the
-    null record" (pessimistic discretisation). Assumptions: as for `MechanismPlan`, and q, sigma and `steps` do
-    **not** depend on outputs (or are at their planned maximum): never valid for a run that a filter stopped. Sommer
-    et al. 2019; Koskela et al. 2020; Doroshenko et al. 2022, through dp-accounting.
-
-    Parameters
-    ----------
-    sampling_rate : float
-        q in (0, 1].
-    noise_multiplier : float
-        sigma, above 0.
-    steps : int
-        At least 1.
-    delta : float
-        In (0, 1).
-    discretization : float
-        Width of the grid of the privacy loss.
-
-    Returns
-    -------
-    float
-        Epsilon.
-    """
-    return _pld(sampled_gaussian_event(sampling_rate, noise_multiplier, steps), delta, discretization)
-
-
-def epsilon_group(
-    sampling_rate: float, noise_multiplier: float, steps: int, delta: float, group: int, discretization: float = 1e-3
-) -> float:
-    """Epsilon for `group` records that change together, such as all windows that contain one price (E23).
-
-    Guarantee: the releases together are (returned epsilon, delta)-DP for the adjacency "`group` records are replaced
-    by null records". Assumptions: as for `epsilon_pld`; each record moves the sum by at most C, so j sampled records
-    move it by at most j C and the pair is dominated by a mixture of Gaussians with means j C, j ~ Binomial(group, q).
-    Schuchardt et al. 2024; dp-accounting's `MixtureOfGaussiansDpEvent`.
-
-    Parameters
-    ----------
-    sampling_rate : float
-        q in (0, 1].
-    noise_multiplier : float
-        sigma, above 0.
-    steps : int
-        At least 1.
-    delta : float
-        In (0, 1).
-    group : int
-        Number of records, at least 1.
-    discretization : float
-        Width of the grid of the privacy loss.
-
-    Returns
-    -------
-    float
-        Epsilon.
-    """
-    import dp_accounting
-    from scipy import stats  # type: ignore[import-untyped]
-
-    _validate(sampling_rate, noise_multiplier, steps)
-    whole("group", group, 1)
-    moved = np.arange(group + 1)
-    chance = stats.binom.pmf(moved, group, sampling_rate)
-    kept = chance > 0
-    mixture = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
-        noise_multiplier, moved[kept].astype(float).tolist(), (chance[kept] / chance[kept].sum()).tolist()
-    )
-    return _pld(dp_accounting.SelfComposedDpEvent(mixture, steps), delta, discretization)
-
-
-def _pld(event: Any, delta: float, discretization: float) -> float:
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    real("delta", delta, 0.0, 1.0, low_open=True, high_open=True)
-    real("discretization", discretization, 0.0, low_open=True)
-    accountant = PLDAccountant(
-        dp_accounting.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=discretization
-    )
-    accountant.compose(event)
-    return float(accountant.get_epsilon(delta))

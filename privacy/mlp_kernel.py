@@ -98,9 +98,17 @@ def _squares(
     return total
 
 
-def _safe_in_float32(squares: Tensor, features: Tensor) -> bool:
-    """Whether no factor can have over- or underflowed so far that a norm at the clip is off by more than the slack."""
-    return bool((squares < _SAFE_SQUARE).all()) and bool(features.abs().max() < _SAFE_FEATURE)
+def _factors(
+    layers: list[_Layer], signals: list[_Signal], last: Tensor, residual: Tensor, clip_norm: float
+) -> tuple[Tensor, Tensor]:
+    """Clip factor per record, and which records float32 can represent; each depends on its own row only."""
+    squares = _squares(layers, signals, last, residual, torch.float32)
+    largest = layers[0].entering.abs().amax(dim=1)
+    unsafe = ~((squares < _SAFE_SQUARE) & (largest < _SAFE_FEATURE))  # written so that NaN is unsafe
+    if bool(unsafe.any()):
+        squares = torch.where(unsafe, _squares(layers, signals, last, residual, torch.float64), squares.double())
+    factors = (clip_norm * (1.0 - _SLACK) / squares.sqrt_()).clamp_(max=1.0)  # a gradient of norm 0 gets factor 1
+    return factors.to(torch.float32), (factors >= _SMALLEST_FACTOR) & (largest <= _LARGEST_FEATURE)
 
 
 def _backward(model: "Mlp", blocks: list[Tensor], layers: list[_Layer], residual: Tensor) -> list[_Signal]:
@@ -138,15 +146,9 @@ def clipped_gradient_sum(
         layers, last, forecast = _forward(model, blocks, features)
         residual = forecast - targets
         signals = _backward(model, blocks, layers, residual)
-        squares = _squares(layers, signals, last, residual, torch.float32)
-        safe = _safe_in_float32(squares, features)
-        if not safe:
-            squares = _squares(layers, signals, last, residual, torch.float64)
-        # A gradient of norm 0 gets factor 1.
-        scale = (clip_norm * (1.0 - _SLACK) / squares.sqrt_()).clamp_(max=1.0)
-        usable = (scale >= _SMALLEST_FACTOR) & (features.abs().amax(dim=1) <= _LARGEST_FEATURE)
-        if safe or bool(usable.all()):
-            _scaled_sums(model, _blocks(model, total), layers, signals, last, residual, scale.to(torch.float32))
+        factors, usable = _factors(layers, signals, last, residual, clip_norm)
+        if bool(usable.all()):
+            _scaled_sums(model, _blocks(model, total), layers, signals, last, residual, factors)
             break
         # 0 * NaN is NaN, so the rows must leave the batch: no later product may see them.
         zeroed += int((~usable).sum())

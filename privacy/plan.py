@@ -67,7 +67,7 @@ class MechanismPlan:
         dp_accounting.SelfComposedDpEvent
             `steps` times PoissonSampled(q, Gaussian(sigma)).
         """
-        from privacy.accounting import sampled_gaussian_event
+        from privacy.event import sampled_gaussian_event
 
         return sampled_gaussian_event(self.sampling_rate, self.noise_multiplier, self.steps)
 

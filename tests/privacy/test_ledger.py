@@ -126,7 +126,7 @@ def test_reordered_dropped_and_doubled_lines_are_refused(files: tuple[Path, Path
     write(files)
     lines = files[0].read_bytes().splitlines(keepends=True)
     files[0].write_bytes(b"".join(lines[index] for index in order))
-    with pytest.raises(LedgerError, match="ledger.jsonl"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl"):
         Ledger.open(*files)
 
 
@@ -222,8 +222,17 @@ def test_one_process_at_a_time(files: tuple[Path, Path]) -> None:
 def test_append_is_on_disk_before_it_returns(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     real_fsync, real_write = os.fsync, os.write
-    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append("fsync"), real_fsync(handle))[1])
-    monkeypatch.setattr(os, "write", lambda handle, data: (calls.append("write"), real_write(handle, data[:50]))[1])
+
+    def fsync(handle: int) -> None:
+        calls.append("fsync")
+        real_fsync(handle)
+
+    def write_short(handle: int, data: memoryview) -> int:
+        calls.append("write")
+        return real_write(handle, data[:50])
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "write", write_short)
     with Ledger.create(*files) as ledger:
         calls.clear()
         ledger.append("note", {"a": 1})
@@ -349,5 +358,6 @@ def test_verify_leaves_a_torn_line_alone(files: tuple[Path, Path]) -> None:
     files[0].write_bytes(data)
     files[1].write_bytes(anchors[-2])
     summary = verify(*files)
-    assert summary.notice is not None and summary.count == 3
+    assert summary.notice is not None
+    assert summary.count == 3
     assert files[0].read_bytes() == data

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap  # type: ignore[attr-defined]
+from torch.func import functional_call, grad, vmap
 
 from privacy.errors import PrivacyError
 from privacy.mlp import Mlp, initial_parameters
@@ -60,7 +60,8 @@ def test_size_and_layout() -> None:
     assert FULL.size == 121_281
     assert SMALL.layout[0].name == "hidden0.weight"
     edges = [(block.start, block.stop) for block in FULL.layout]
-    assert edges[0][0] == 0 and edges[-1][1] == FULL.size
+    assert edges[0][0] == 0
+    assert edges[-1][1] == FULL.size
     assert all(left[1] == right[0] for left, right in pairwise(edges))
     model: PerExampleModel = FULL
     assert model.size == FULL.size
@@ -83,7 +84,7 @@ def test_against_opacus_hooks() -> None:
     params, features, targets = batch(SMALL, 40)
     hooked = GradSampleModule(network(SMALL, params, torch.float32), loss_reduction="sum")
     ((hooked(features).squeeze(1) - targets) ** 2 / 2).sum().backward()
-    each = torch.cat([p.grad_sample.flatten(1) for p in hooked.parameters()], dim=1)  # type: ignore[attr-defined]
+    each = torch.cat([p.grad_sample.flatten(1) for p in hooked.parameters()], dim=1)
     found = SMALL.clipped_gradient_sum(params, features, targets, 1.0)
     assert relative(found.total, clipped(each.double(), 1.0)) < 2e-5
 
@@ -96,7 +97,8 @@ def test_predictions_match_torch() -> None:
 
 def test_training_starts_at_the_zero_forecast_everywhere_the_same() -> None:
     start = FULL.initial_parameters(3)
-    assert start.dtype == np.float32 and start.shape == (FULL.size,)
+    assert start.dtype == np.float32
+    assert start.shape == (FULL.size,)
     assert np.array_equal(start, initial_parameters(FULL, 3))
     assert not np.array_equal(start, initial_parameters(FULL, 4))
     assert not start[-321:].any()
@@ -182,6 +184,23 @@ def test_a_record_does_not_depend_on_its_company() -> None:
     )
     assert isinstance(alone, Tensor)
     assert relative(together, alone) < 1e-5
+
+
+def test_an_absent_record_leaves_the_rounding_of_the_others_within_the_slack() -> None:
+    params, features, targets = batch(FULL, 1500, seed=4)
+    params[-321:] *= 20
+    with_null = FULL.clipped_gradient_sum(
+        params, torch.cat([features, features[:1] * float("inf")]), torch.cat([targets, targets[:1]]), 1.0
+    )
+    assert with_null.zeroed == 1
+    extended = torch.cat([features, features[:1]]), torch.cat([targets, targets[:1]])
+    for extra in (1.0, 1e9):
+        x, y = extended[0].clone(), extended[1]
+        x[-1] *= extra
+        alone = FULL.clipped_gradient_sum(params, x[-1:], y[-1:], 1.0).total.double()
+        moved = FULL.clipped_gradient_sum(params, x, y, 1.0).total.double() - with_null.total.double()
+        assert float((moved - alone).norm()) < 1e-5
+        assert float(moved.norm()) <= 1.0
 
 
 def test_inputs_are_not_changed() -> None:
