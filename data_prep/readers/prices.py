@@ -27,8 +27,8 @@ def read_bars(path: Path, *, region: str, shown: str | None = None) -> Bars:
     """Read one file of daily prices in any known layout.
 
     Rows may come in any order and are returned sorted. Where the file has an adjusted close, open, high, low and close
-    are all scaled by adjusted / close, so that every return is on one basis. High and low are widened to contain open and
-    close where those miss by no more than a thousandth, as rounded columns do.
+    are all scaled by adjusted / close, so that every return is on one basis. High and low are widened to contain open
+    and close where those miss by no more than a thousandth, as rounded columns do.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def read_bars(path: Path, *, region: str, shown: str | None = None) -> Bars:
     ------
     DataError
         Empty file, unknown header, no rows, cell that is not a number, date that cannot be parsed, duplicate date,
-        price that is not positive, open or close outside low to high, more than one ticker or a period other than daily.
+        price that is not positive, open or close outside low to high, more than one ticker, period other than daily.
     """
     name = shown or str(path)
     try:
