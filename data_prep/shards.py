@@ -193,7 +193,7 @@ def _open_split(directory: Path, split: str, arrays: Mapping[str, Any], *, verif
     rows: int | None = None
     for part, dtype in _DTYPES.items():
         name = f"{split}.{part}.npy"
-        if name not in arrays:
+        if not isinstance(arrays.get(name), dict) or not {"shape", "sha256"} <= arrays[name].keys():
             if part in _OPTIONAL:
                 parts[part] = None
                 continue

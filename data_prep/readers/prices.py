@@ -27,7 +27,8 @@ def read_bars(path: Path, *, region: str, shown: str | None = None) -> Bars:
     """Read one file of daily prices in any known layout.
 
     Rows may come in any order and are returned sorted. Where the file has an adjusted close, open, high, low and close
-    are all scaled by adjusted / close, so that every return is on one basis.
+    are all scaled by adjusted / close, so that every return is on one basis. High and low are widened to contain open
+    and close where those miss by no more than a thousandth, as rounded columns do.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def read_bars(path: Path, *, region: str, shown: str | None = None) -> Bars:
     ------
     DataError
         Empty file, unknown header, no rows, cell that is not a number, date that cannot be parsed, duplicate date,
-        price that is not positive, high below low, more than one ticker or a period other than daily.
+        price that is not positive, open or close outside low to high, more than one ticker, period other than daily.
     """
     name = shown or str(path)
     try:
@@ -194,12 +195,20 @@ def _check_prices(name: str, text: str, layout: Layout, columns: dict[str, Float
             expected = "a volume of zero or more" if field == "volume" else "a positive price"
             line, cell = _line_of_row(text, row), _cell(text, layout, row, field)
             raise bad_cell(name, line, _header_of(layout, field), cell, expected, _HINT)
-    crossed = columns["high"] < columns["low"] * (1.0 - _RANGE_TOLERANCE)
-    if crossed.any():
-        row = int(np.argmax(crossed))
-        low = _cell(text, layout, row, "low")
-        line, cell = _line_of_row(text, row), _cell(text, layout, row, "high")
-        raise bad_cell(name, line, _header_of(layout, "high"), cell, f"a high of at least the low {low}", _HINT)
+    for field, other, expected in (
+        ("high", "low", "at least the low"),
+        ("high", "open", "at least the open"),
+        ("high", "close", "at least the close"),
+        ("low", "open", "at most the open"),
+        ("low", "close", "at most the close"),
+    ):
+        larger, smaller = (field, other) if field == "high" else (other, field)
+        crossed = columns[larger] < columns[smaller] * (1.0 - _RANGE_TOLERANCE)
+        if crossed.any():
+            row = int(np.argmax(crossed))
+            line, cell = _line_of_row(text, row), _cell(text, layout, row, field)
+            bound = f"a {field} of {expected} {_cell(text, layout, row, other)}"
+            raise bad_cell(name, line, _header_of(layout, field), cell, bound, _HINT)
 
 
 def _ticker(name: str, text: str, layout: Layout, table: pd.DataFrame) -> str | None:

@@ -129,13 +129,16 @@ def test_each_feature_remembers_exactly_its_window(make_bars: Callable[..., Bars
     assert any(abs(value - reference) > 1e-7 for value in moved)
 
 
-def test_features_do_not_depend_on_currency_or_lot_size(make_bars: Callable[..., Bars]) -> None:
+@pytest.mark.parametrize(("price", "lot"), [(7.0, 3.0), (1e-11, 1e-9), (1e6, 1e-3)])
+def test_features_do_not_depend_on_currency_or_lot_size(
+    make_bars: Callable[..., Bars], price: float, lot: float
+) -> None:
     bars = make_bars(4)
     macro, factors = public_series(4)
     scaled = replace(
         bars,
-        **{name: getattr(bars, name) * 7.0 for name in ("open", "high", "low", "close")},
-        volume=bars.volume * 3.0,
+        **{name: getattr(bars, name) * price for name in ("open", "high", "low", "close")},
+        volume=bars.volume * lot,
     )
     np.testing.assert_allclose(
         features(scaled, macro, factors), features(bars, macro, factors), rtol=0, atol=1e-5, equal_nan=True
