@@ -71,7 +71,7 @@ def _logged(root: Path, message: Message, stage: Callable[[Silo, bytes, Arrays],
     except (Declined, SecAggError, BudgetExceeded) as reason:
         logger.warning("declined: %s", reason)
         return _packed({"code": int(Code.DECLINED)}, {}, message)
-    except Exception:  # noqa: BLE001 - see answer
+    except Exception:
         logger.exception("failed")
         return _packed({"code": int(Code.FAILED)}, {}, message)
     return _packed({"data": reply.body}, reply.arrays, message)

@@ -107,7 +107,9 @@ def contribution(
     encoded = encode(layout, values, rounding.uniform)
     if pending is not None and plan.control_smoothing > 0:
         step = next(segment.step for segment in layout if segment.name == "control")
-        pending = Pending(encoded.signed("control") * step, pending.drift, pending.direction)
+        # Multiplying by a power of two is exact: the silo commits to the very value it sends.
+        sent = np.multiply(encoded.signed("control"), step, dtype=np.float64)
+        pending = Pending(sent, pending.drift, pending.direction)
     return Contribution(encoded, pending)
 
 

@@ -25,6 +25,7 @@ from privacy.plan import MechanismPlan
 from privacy.release import ReleasePlan, RunTerms
 from secagg import silo as protocol
 from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
+from secagg.layout import layout_for
 from secagg.messages import (
     Announcement,
     Bundle,
@@ -34,7 +35,6 @@ from secagg.messages import (
     Run,
     UnmaskRequest,
 )
-from secagg.layout import layout_for
 from secagg.ring import Layout
 
 logger = logging.getLogger("fcfl.silo")
@@ -202,7 +202,7 @@ class Silo:
         shares = protocol.answer_unmask(
             Run.from_bytes(folder.need("run")),
             protocol.RunKeys.from_bytes(folder.need("keys")),
-            self._secrets(folder, asked.epoch),
+            protocol.record_masked(self._secrets(folder, asked.epoch), peers.announcement),
             self.name,
             peers.announcement,
             peers.publics,

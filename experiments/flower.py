@@ -105,8 +105,8 @@ def superlink(home: Path, *, simulation: bool) -> Iterator[Flower]:
         "OMP_NUM_THREADS": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
     }
-    address = f"[superlink]\ndefault = '{CONNECTION}'\n[superlink.{CONNECTION}]\naddress = '127.0.0.1:{port}'\ninsecure = true\n"
-    (home / "config.toml").write_text(address, encoding="utf-8")
+    table = f"[superlink.{CONNECTION}]\naddress = '127.0.0.1:{port}'\ninsecure = true\n"
+    (home / "config.toml").write_text(f"[superlink]\ndefault = '{CONNECTION}'\n{table}", encoding="utf-8")
     command = [_tool("flower-superlink"), "--insecure", "--isolation", "subprocess", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--disable-runtime-dependency-installation"]
     try:

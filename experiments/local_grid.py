@@ -86,7 +86,7 @@ class LocalGrid(Grid):
         # Message(...) stamps these class attributes into its metadata, as inside a Flower task.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK_NODE_ID, 1
 
-    def set_run(self, run: Run) -> None:  # type: ignore[override]
+    def set_run(self, run: Run) -> None:
         """Attach a run."""
         self._run = run
 

@@ -175,12 +175,14 @@ def cost(settings: Settings, noise: float) -> float:
 
 
 def exhausted(settings: Settings, state: RunState) -> bool:
-    """Whether a silo that contributed in every epoch so far could not contribute in the next one.
+    """Whether the budget has ended.
 
-    Where fewer contributions than rounds are planned such a silo answers coin tails instead, and the run goes on.
+    A silo that contributed in every epoch so far could not contribute in the next one. Where fewer
+    contributions than rounds are planned it answers coin tails instead, and the run goes on until two
+    rounds in a row find nobody left.
     """
     fits = state.spent.admits(cost(settings, sigma(settings, state)))
-    return not fits and settings.contributions >= settings.rounds
+    return not fits and (settings.contributions >= settings.rounds or state.empty >= 2)
 
 
 def announced(settings: Settings, state: RunState, plan: ReleasePlan) -> RunState:

@@ -92,6 +92,7 @@ class SecureEpoch:
         self.publics = tuple(self.bundles[silo].public for silo in announcement.ids)
         self.masked: dict[str, MaskedInput] = {}
         self.shares: dict[str, UnmaskShares] = {}
+        self.fixed: UnmaskRequest
         self.bytes_down = self.bytes_up = 0
         for silo in announcement.ids:
             stored = federation.journal.get(federation.name(self.number, "masked", silo))
@@ -177,6 +178,7 @@ class SecureEpoch:
             fixed = coordinator.unmask_request(self.federation.run, self.announcement, sorted(self.masked))
             self.federation.journal.put(name, fixed.to_bytes())
         self.masked = {silo: self.masked[silo] for silo in fixed.survivors}
+        self.fixed = fixed
         return fixed
 
     def unmask_requests(self, asked: UnmaskRequest, ttl: float) -> list[Message]:
@@ -193,7 +195,9 @@ class SecureEpoch:
             logger.warning("epoch %d: %s gave no shares (code %s)", self.number, silo, answer.code)
             return
         try:
-            shares = UnmaskShares.from_bytes(answer.body)
+            shares = coordinator.check_reply(self.announcement, self.fixed, UnmaskShares.from_bytes(answer.body))
+            if shares.sender != silo:
+                raise SecAggError(f"{silo}: sent the shares of {shares.sender}")
         except SecAggError as error:
             logger.warning("epoch %d: shares of %s refused: %s", self.number, silo, error)
             return

@@ -137,8 +137,6 @@ class FcflStrategy(Strategy):
             self.outcome = "completed"
         elif rounds.exhausted(settings, state):
             self.outcome = "budget exhausted"
-        elif state.empty >= 2 and not state.spent.admits(rounds.cost(settings, rounds.sigma(settings, state))):
-            self.outcome = "budget exhausted"
         elif state.abandoned >= settings.max_abandoned:
             raise RunError(
                 f"too few survivors in {state.abandoned} epochs in a row: at least "
