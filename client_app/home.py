@@ -186,6 +186,14 @@ class RunFolder:
                 bool(stored["measured"]),
             )
 
+    def settled(self) -> int:
+        """Return the last epoch that is over for this silo; 0 before the first is."""
+        data = self.get("control.npz")
+        if data is None:
+            return 0
+        with np.load(io.BytesIO(data)) as stored:
+            return int(stored["settled"])
+
     def put_control(self, control: Control) -> None:
         """Commit the control."""
         self.put("control.npz", _packed(**vars(control)))

@@ -66,6 +66,11 @@ class PrivacyBook:
                 spent = RenyiFilter(terms.order, 0.0)
         return spent
 
+    def charged(self, terms: RunTerms, epoch: int) -> bool:
+        """Whether an epoch's release is in the ledger."""
+        run = terms.run_id.hex()
+        return any(isinstance(r, Release) and r.run == run and r.epoch == epoch for r in self._records())
+
     def admits(self, terms: RunTerms, mechanism: MechanismPlan) -> bool:
         """Whether one more contribution fits."""
         return self.filter(terms).admits(mechanism.rdp(terms.order))
@@ -87,10 +92,8 @@ class PrivacyBook:
         privacy.errors.BudgetExceeded
             If it does not fit; nothing changes.
         """
-        run = terms.run_id.hex()
-        if any(isinstance(r, Release) and r.run == run and r.epoch == epoch for r in self._records()):
-            return
-        self.ledger.append(Release.KIND, self._release(terms, epoch, mechanism).body())
+        if not self.charged(terms, epoch):
+            self.ledger.append(Release.KIND, self._release(terms, epoch, mechanism).body())
 
     def close_run(self, terms: RunTerms, reason: str) -> None:
         """Enter the end of a run, once."""

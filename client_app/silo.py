@@ -9,7 +9,7 @@ stored reply whose charge is made up for before it is sent.
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cbor2
 import numpy as np
@@ -82,6 +82,7 @@ class Silo:
         """Give the bundle of an epoch; at most one bundle per (run, epoch) ever exists."""
         asked = JoinRequest.from_bytes(body)
         folder = self.home.run(asked.run.run_id)
+        _refuse_if_over(folder, asked.epoch)
         stored = folder.get("run")
         if stored is None:
             self._check_roster(asked.run, folder)
@@ -131,9 +132,12 @@ class Silo:
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
             if stored := folder.answered("contribute", epoch, body):
-                if stored.pending is not None:
-                    book.charge(terms, epoch, mechanism)
+                if stored.pending is not None and not book.charged(terms, epoch):
+                    _make_up(book, terms, epoch, mechanism, stored)
                 return stored
+            _refuse_if_over(folder, epoch)
+            if book.charged(terms, epoch):
+                raise Declined(f"epoch {epoch} is charged and its reply is gone; a second release would be free")
             check_plan(
                 self.home.settings.policy,
                 terms,
@@ -179,14 +183,14 @@ class Silo:
         return reply
 
     def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
-        """Apply the announced outcomes to the control, then erase what belongs to finished epochs."""
+        """Apply the announced outcomes to the control, then close the epochs before this one and erase what they left."""
         control = folder.control(parameters)
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
                 sent = folder.reply("contribute", outcome.epoch)
                 control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
-        folder.put_control(control)
+        folder.put_control(replace(control, settled=before - 1))
         folder.erase_before(before)
 
     def unmask(self, body: bytes) -> Reply:
@@ -220,6 +224,19 @@ class Silo:
             PrivacyBook(ledger).close_run(terms, "closed by the coordinator")
         folder.erase_secrets()
         return Reply(b"", NOTHING)
+
+
+def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
+    """Decline an epoch whose secrets and replies are erased: answering again would be a second, uncharged release."""
+    if epoch <= (settled := folder.settled()):
+        raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {settled}; no number is used twice")
+
+
+def _make_up(book: PrivacyBook, terms: RunTerms, epoch: int, mechanism: MechanismPlan, stored: Reply) -> None:
+    """Charge a stored reply that a crash left uncharged; it may leave only with the ledger head it states."""
+    if MaskReply.from_bytes(stored.body).header.ledger_head != book.head_after(terms, epoch, mechanism):
+        raise Declined(f"epoch {epoch}: the ledger went on since its reply was stored; the reply stays unsent")
+    book.charge(terms, epoch, mechanism)
 
 
 def _check_layout(announcement: Announcement, plan: ReleasePlan, run: Run) -> None:
