@@ -4,8 +4,9 @@ Within a run a Renyi filter at the agreed ``alpha*`` decides (Feldman and Zrnic 
 (epsilon, delta) add up (basic composition), whether or not a run used all of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from client_app.errors import Declined
 from privacy.chain import seal
 from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
@@ -36,12 +37,15 @@ class PrivacyBook:
         return sum(run.epsilon for run in others), sum(run.delta for run in others)
 
     def open_run(self, terms: RunTerms, software: str) -> None:
-        """Enter a run's terms, once."""
-        run = terms.run_id.hex()
-        if any(isinstance(record, RunOpened) and record.run == run for record in self._records()):
-            return
+        """Enter a run's terms, once.
+
+        Raises
+        ------
+        Declined
+            If the ledger holds the run under other terms: its filter would not be the one agreed to now.
+        """
         opened = RunOpened(
-            run=run,
+            run=terms.run_id.hex(),
             epsilon=terms.epsilon,
             delta=terms.delta,
             order=terms.order,
@@ -49,6 +53,11 @@ class PrivacyBook:
             software=software,
             status=PRIVATE if terms.noise_seed is None else SEEDED,
         )
+        for record in self._records():
+            if isinstance(record, RunOpened) and record.run == opened.run:
+                if replace(record, software=software) != opened:
+                    raise Declined("the ledger holds this run under other terms")
+                return
         self.ledger.append(RunOpened.KIND, opened.body())
 
     def filter(self, terms: RunTerms) -> RenyiFilter:

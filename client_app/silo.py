@@ -73,9 +73,9 @@ class Silo:
                 records=self.sample.records,
                 software=self.software,
             )
+            book.open_run(terms, self.software)
             folder.put("terms", body)
             folder.put("keys", keys.to_bytes())
-            book.open_run(terms, self.software)
         return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
 
     def join(self, body: bytes) -> Reply:
