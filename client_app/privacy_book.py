@@ -31,6 +31,12 @@ class PrivacyBook:
         count, digest = self.ledger.head
         return count, bytes.fromhex(digest)
 
+    def holds(self, head: tuple[int, bytes]) -> bool:
+        """Whether the ledger is at or past a head it once had."""
+        count, digest = head
+        entries = self.ledger.entries()
+        return count == 0 or (count <= len(entries) and bytes.fromhex(entries[count - 1].hash) == digest)
+
     def granted(self, besides: bytes) -> tuple[float, float]:
         """Sums of the (epsilon, delta) agreed for all other runs."""
         others = [r for r in self._records() if isinstance(r, RunOpened) and r.run != besides.hex()]

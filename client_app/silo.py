@@ -146,6 +146,7 @@ class Silo:
                 records=self.sample.records,
             )
             _check_layout(announcement, plan, run)
+            self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
             self._settle(folder, announcement.outcomes, epoch, plan.parameters)
@@ -181,6 +182,12 @@ class Silo:
             if spends:
                 book.charge(terms, epoch, mechanism)
         return reply
+
+    def _check_head(self, book: PrivacyBook, announcement: Announcement) -> None:
+        """Decline if the coordinator remembers a ledger head that this ledger does not hold: a copy was restored."""
+        shown = announcement.ledger_heads.get(self.name)
+        if shown is not None and not book.holds((int.from_bytes(shown[:8], "big"), shown[8:])):
+            raise Declined("the ledger is behind a head this silo has shown; restore the ledger that goes with it")
 
     def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
         """Apply the announced outcomes to the control, then close the epochs before this one and erase what they left."""
