@@ -118,6 +118,9 @@ class FcflStrategy(Strategy):
         self._state = (
             checkpoint.load(stored) if stored is not None else rounds.first_state(self.settings, weights, self.records)
         )
+        if self._state.abandoned >= self.settings.max_abandoned:
+            # The run gave up and somebody resumes it: it gets as many tries again.
+            self._state = replace(self._state, abandoned=0)
         result = Result()
         while not self._done():
             metrics = self._run_epoch("train")
