@@ -84,7 +84,9 @@ def load_settings(path: Path) -> SiloSettings:
         raise SiloError(f"{path}: missing or unknown key silo.{min(odd)}; expected name and data")
     name, data = silo["name"], silo["data"]
     if not (isinstance(name, str) and SILO_ID.fullmatch(name)):
-        raise SiloError(f"{path}: silo.name = {name!r}; expected 1 to 64 letters, digits or ._:@- after a letter or digit")
+        raise SiloError(
+            f"{path}: silo.name = {name!r}; expected 1 to 64 letters, digits or ._:@- after a letter or digit"
+        )
     if not (isinstance(data, str) and data and "\0" not in data):
         raise SiloError(f"{path}: silo.data = {data!r}; expected the path of the samples' folder")
     return SiloSettings(name, (path.parent / data).resolve(), _policy(path, policy))

@@ -29,7 +29,9 @@ class FirstColumn:
         raise NotImplementedError
 
 
-def sums(forecasts: list[float] | np.ndarray, targets: list[float] | np.ndarray, truth: object = None) -> dict[str, float]:
+def sums(
+    forecasts: list[float] | np.ndarray, targets: list[float] | np.ndarray, truth: object = None
+) -> dict[str, float]:
     column = np.asarray(forecasts, dtype=np.float32)[:, None]
     actual = np.asarray(targets, dtype=np.float32)
     optimal = None if truth is None else np.asarray(truth, dtype=np.float32)

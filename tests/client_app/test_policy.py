@@ -220,6 +220,8 @@ def test_too_small_a_roster_declines() -> None:
         checked_plan(plan_of(terms_of()), enrolled=9)
 
 
-@pytest.mark.parametrize("change", [{"steps": 1}, {"noise_multiplier": 1.0}, {"noise_multiplier": 4.0}, {"cohort": 9.0}])
+@pytest.mark.parametrize(
+    "change", [{"steps": 1}, {"noise_multiplier": 1.0}, {"noise_multiplier": 4.0}, {"cohort": 9.0}]
+)
 def test_a_plan_may_ask_for_less_than_agreed(change: dict[str, Any]) -> None:
     checked_plan(dataclasses.replace(plan_of(terms_of()), **change))
