@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.client_app.federation import Desk, Small, narrow_model, quiet
+from tests.client_app.federation import Desk, Small, make_light, quiet
 
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Desk]:
     """Make an enrolled federation of three silos (or ``n``) with a coordinator at the level of bytes."""
-    narrow_model(monkeypatch)
+    make_light(monkeypatch)
     quiet()
 
     def make(n: int = 3, *, small: Small | None = None, **settings: Any) -> Desk:

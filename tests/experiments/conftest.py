@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.client_app.federation import Small, narrow_model, quiet
+from tests.client_app.federation import Small, make_light, quiet
 
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Small]:
     """Make ``n`` silos with few records and a narrow model."""
-    narrow_model(monkeypatch)
+    make_light(monkeypatch)
     quiet()
     return lambda n, **settings: Small.make(tmp_path / "federation", n, **settings)
 
