@@ -47,7 +47,9 @@ class Faults:
         return Fault(kind, 30.0)  # type: ignore[arg-type]
 
 
-def drop(stage: str, epochs: Iterable[int], silos: Iterable[int], kind: str = "lost") -> dict[tuple[str, int, int], str]:
+def drop(
+    stage: str, epochs: Iterable[int], silos: Iterable[int], kind: str = "lost"
+) -> dict[tuple[str, int, int], str]:
     return {(stage, epoch, silo): kind for epoch in epochs for silo in silos}
 
 
