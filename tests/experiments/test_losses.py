@@ -150,7 +150,7 @@ def test_under_random_losses_everywhere_sums_controls_and_ledgers_agree(
     assert [row["epoch"] for row in rows] == list(range(1, len(rows) + 1))
     for row in rows:
         if row["status"] != "abandoned":
-            survivors, total = sums.decoded[row["epoch"]]
+            survivors, _ = sums.decoded[row["epoch"]]
             assert row["survivors"] == len(survivors) >= threshold(n)
         assert row["epsilon"] <= 1.0
     for name, home in made.homes.items():
