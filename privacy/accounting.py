@@ -41,6 +41,10 @@ ORDERS: tuple[float, ...] = (
 )
 
 
+# The library works with logarithms near 0, whose float64 error would otherwise make very small costs 0.
+_ROUNDING = 1e-13
+
+
 def _library_rdp(sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> list[float]:
     import dp_accounting
     from absl import logging
@@ -66,7 +70,7 @@ def _one_step(sampling_rate: float, noise_multiplier: float, order: float) -> fl
     if integer or sampling_rate == 1 or _series_converges(sampling_rate, noise_multiplier):
         value = _library_rdp(sampling_rate, noise_multiplier, (order,))[0]
         if integer or math.isfinite(value):
-            return max(0.0, value)
+            return max(0.0, value) + (_ROUNDING / (order - 1) if sampling_rate < 1 else 0.0)
     # (order - 1) * divergence is convex in the order and 0 at order 1: a chord is an upper bound.
     low, high = math.floor(order), math.ceil(order)
     left = (low - 1) * _one_step(sampling_rate, noise_multiplier, float(low)) if low > 1 else 0.0
