@@ -78,6 +78,7 @@ def test_against_float64_brute_force(model: Mlp, rows: int, clip_norm: float) ->
     assert relative(found.total, truth) < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook")
 def test_against_opacus_hooks() -> None:
     from opacus.grad_sample import GradSampleModule
 
