@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from privacy.accounting import rdp_at
 from privacy.chain import GENESIS, Entry, check_anchor, read, read_anchor
 from privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from privacy.filter import RenyiFilter
@@ -98,7 +99,7 @@ def _replay_release(run: _Run, record: Release) -> None:
     if key in run.used:
         raise PrivacyError(f"epoch {record.epoch} is used twice for {record.purpose}")
     run.used.add(key)
-    cost = record.plan.rdp(run.opened.order)
+    cost = rdp_at(record.sampling_rate, record.noise_multiplier, record.steps, run.opened.order, by_library=True)
     if not abs(cost - record.rdp) <= _RELATIVE * max(cost, record.rdp) + _ABSOLUTE * record.steps:
         raise PrivacyError(f"rdp is {record.rdp!r}, recomputed {cost!r} at order {run.opened.order:g}")
     try:

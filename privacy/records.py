@@ -199,9 +199,9 @@ def filter_of(entries: Iterable[Entry], run: str) -> RenyiFilter:
     """Return the filter of an open run as its ledger left it, so that a restarted silo goes on where it stopped.
 
     Guarantee: the spend is the rounded-up sum of the recorded costs, so a run's filter survives restarts (Feldman and
-    Zrnic 2021; adjacency as the run states, by default one record replaced by the null record). Assumptions: the entries
-    come from an open `Ledger`, whose chain and anchor were checked; costs are taken as recorded, because recomputing
-    them is `verify`'s work and needs the accountant.
+    Zrnic 2021; adjacency as the run states, by default one record replaced by the null record). Assumptions: the
+    entries come from an open `Ledger`, whose chain and anchor were checked; costs are taken as recorded, because
+    recomputing them is `verify`'s work and needs the accountant.
 
     Parameters
     ----------
