@@ -12,8 +12,8 @@ from privacy.errors import PrivacyError
 from privacy.filter import add_up
 
 TOLERANCE = 1e-4
-# Below 2 the conversion costs over 10 at delta 1e-5. From 8 on a fraction gains under half a percent of epsilon, and would
-# make every silo load the accountant to charge its filter.
+# Below 2 the conversion costs over 10 at delta 1e-5. From 8 on a fraction gains under half a percent of epsilon, and
+# would make every silo load the accountant to charge its filter.
 _CANDIDATES = tuple(order for order in ORDERS if 2 <= order < 8 or (order >= 8 and order == int(order)))
 
 
