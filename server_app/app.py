@@ -96,7 +96,7 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
 def _summary(run: Opened, strategy: FcflStrategy, observer: RunObserver, began: datetime) -> Mapping[str, Any]:
     terms = run.settings.terms
     last = run.folder.history()[-1]
-    evaluated = last["purpose"] == "evaluate" and last["status"] == "completed"
+    evaluated = last["purpose"] == "evaluate" and last["validation"] and last["test"]
     count, head = observer.head
     messages = {
         "completed": "All planned rounds were done.",
