@@ -215,7 +215,7 @@ class Silo:
         return folder.answer("unmask", asked.epoch, body, Reply(shares.to_bytes(), NOTHING))
 
     def close(self, body: bytes) -> Reply:
-        """End a run: settle the last outcomes, close it in the ledger, erase its secrets."""
+        """End a run: close it in the ledger, erase its secrets."""
         asked = CloseRequest.from_bytes(body)
         folder = self.home.run(asked.run_id)
         terms = RunTerms.from_bytes(folder.need("terms"))

@@ -297,9 +297,9 @@ class FcflStrategy(Strategy):
         }
 
     def _close(self) -> None:
-        """Tell the silos that the run is over, so that they settle and erase its secrets."""
+        """Tell the silos that the run is over, so that they erase its secrets."""
         federation, waits = self._federation, self.settings.deadlines
-        body = CloseRequest(federation.run.run_id, self._state.outcomes).to_bytes()
+        body = CloseRequest(federation.run.run_id).to_bytes()
         messages = [request(CLOSE, node, body, ttl=waits.unmask, group="close") for node in federation.nodes.values()]
         answers: list[Answer] = exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll)
         if silent := len(federation.nodes) - sum(answer.body is not None for answer in answers):
