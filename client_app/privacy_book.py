@@ -30,6 +30,15 @@ class PrivacyBook:
         count, digest = self.ledger.head
         return count, bytes.fromhex(digest)
 
+    def continues(self, remembered: bytes) -> bool:
+        """Whether this ledger continues the head that others remember (8 bytes of count, 32 of hash).
+
+        A ledger restored from an older copy does not, also where its anchor was restored with it.
+        """
+        count, digest = int.from_bytes(remembered[:8], "big"), remembered[8:].hex()
+        entries = self.ledger.entries()
+        return count == 0 or (count <= len(entries) and entries[count - 1].hash == digest)
+
     def granted(self, besides: bytes) -> tuple[float, float]:
         """Sums of the (epsilon, delta) agreed for all other runs."""
         others = [r for r in self._records() if isinstance(r, RunOpened) and r.run != besides.hex()]

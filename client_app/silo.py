@@ -21,6 +21,7 @@ from client_app.errors import Declined
 from client_app.home import Reply, RunFolder, SiloHome
 from client_app.policy import check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
+from privacy.errors import LedgerError
 from privacy.plan import MechanismPlan
 from privacy.release import ReleasePlan, RunTerms
 from secagg import silo as protocol
@@ -131,6 +132,11 @@ class Silo:
         )
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
+            remembered = announcement.ledger_heads.get(self.name)
+            if remembered is not None and not book.continues(remembered):
+                raise LedgerError(
+                    "the ledger does not continue the head this silo showed before; restore the newest copy"
+                )
             if stored := folder.answered("contribute", epoch, body):
                 if stored.pending is not None:
                     book.charge(terms, epoch, mechanism)

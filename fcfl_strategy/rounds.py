@@ -138,7 +138,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         drift_penalty=settings.drift_penalty,
         min_records=2 ** math.floor(math.log2(min(records.values()))),
         max_records=2 ** math.ceil(math.log2(max(records.values()))),
-        splits=("validation",),
+        splits=("validation",) if terms.metrics else (),
         point_hash=digest(point),
         control_hash=digest(control),
         terms_hash=terms.hash(),

@@ -152,6 +152,8 @@ class SecureEpoch:
             coordinator.check_masked(self.federation.run, self.announcement, message)
             if message.sender != silo:
                 raise SecAggError(f"{silo}: sent the vector of {message.sender}")
+            if message.ledger_head[0] < int.from_bytes(self.announcement.ledger_heads.get(silo, b"")[:8], "big"):
+                raise SecAggError(f"{silo}: its ledger is shorter than the one it showed before")
             self.federation.keep_bundle(silo, self.number + 1, reply.bundle)
         except SecAggError as error:
             logger.warning("epoch %d: masked vector refused: %s", self.number, error)

@@ -82,6 +82,7 @@ KEYS: Mapping[str, Key] = {
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
     "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=1000),
+    "eval.metrics": Key(True, "sum validation metrics every round; exact sums, not differentially private"),
     "eval.final": Key(True, "evaluate the served model on validation and test at the end"),
     "deadline.enrol": Key(180.0, "seconds to wait for enrolment", above=0, high=1e6),
     "deadline.train": Key(600.0, "seconds to wait for masked vectors", above=0, high=1e6),
@@ -124,6 +125,8 @@ class RunConfig:
             )
         if self.whole("dp.contributions") > self.whole("rounds"):
             raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")
+        if self.flag("eval.final") and not self.flag("eval.metrics"):
+            raise ConfigError("eval.final: needs eval.metrics; switch both off, or both on")
         if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
             raise ConfigError("server.trust-region: must be above 0 with server.preconditioner 'raw' (1.0 is usual)")
 
