@@ -78,7 +78,8 @@ def exchange(
         In order of arrival. A late answer is never seen again.
     """
     sent = list(messages)
-    waiting = dict(zip(grid.push_messages(sent), sent, strict=True))
+    # Flower gives no id, or no list at all, for what it could not push: those silos do not answer.
+    waiting = {made: message for made, message in zip(grid.push_messages(sent), sent, strict=False) if made}
     end = time.monotonic() + timeout
     answers: list[Answer] = []
     while waiting:
@@ -107,6 +108,6 @@ def _answer(node: int, reply: Message) -> Answer:
     record = reply.content.get(ARRAYS)
     try:
         arrays = {name: array.numpy() for name, array in record.items()} if isinstance(record, ArrayRecord) else {}
-    except (ValueError, TypeError, EOFError):
+    except Exception:  # noqa: BLE001 - a silo's bytes; whatever they do to the decoder, they are no answer
         return Answer(node, None, {})
     return Answer(node, data, arrays)
