@@ -31,6 +31,7 @@ def dump(state: RunState) -> bytes:
         "abandoned": state.abandoned,
         "empty": state.empty,
         "ledger_heads": {silo: head.hex() for silo, head in state.ledger_heads.items()},
+        "evaluated": state.evaluated,
     }
     buffer = io.BytesIO()
     np.savez(
@@ -83,4 +84,5 @@ def load(data: bytes) -> RunState:
         abandoned=scalars["abandoned"],
         empty=scalars["empty"],
         ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},
+        evaluated=scalars["evaluated"],
     )

@@ -115,15 +115,18 @@ class FcflStrategy(Strategy):
         self._federation, self.records = enrol(grid, self.settings, self.journal)
         weights = initial_arrays["weights"].numpy()
         stored = self.journal.get(CHECKPOINT)
+        # Whoever resumes has dealt with the reason of earlier abandoned epochs: their count starts again.
         self._state = (
-            checkpoint.load(stored) if stored is not None else rounds.first_state(self.settings, weights, self.records)
+            replace(checkpoint.load(stored), abandoned=0)
+            if stored is not None
+            else rounds.first_state(self.settings, weights, self.records)
         )
         result = Result()
         while not self._done():
             metrics = self._run_epoch("train")
             if metrics is not None:
                 result.train_metrics_clientapp[self._state.rounds] = metrics
-        if self.settings.evaluate:
+        if self.settings.evaluate and not self._state.evaluated:
             metrics = self._run_epoch("evaluate")
             if metrics is not None:
                 result.evaluate_metrics_clientapp[self._state.rounds] = metrics
@@ -241,7 +244,7 @@ class FcflStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Unmask the metrics of the served model."""
         opened, sums = self._opened, self._unmask()
-        self._state = rounds.complete(self._state, opened.secure.heads())
+        self._state = replace(rounds.complete(self._state, opened.secure.heads()), evaluated=True)
         splits = {split: split_metrics(sums, split) for split in opened.plan.splits}
         self._open = replace(opened, splits=splits)
         return _metric_record(splits["test"])
