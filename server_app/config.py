@@ -50,7 +50,9 @@ KEYS: Mapping[str, Key] = {
     "silos": Key(20, "silos that must enrol", low=3, high=1000),
     "rounds": Key(15, "optimisation rounds K", low=1, high=100_000),
     "model-seed": Key(2025, "public seed of the initial model", low=0, high=2**31),
-    "noise-seed": Key(-1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1, high=2**63 - 1),
+    "noise-seed": Key(
+        -1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1, high=2**63 - 1
+    ),
     "dp.unit": Key("record", "unit of privacy", choices=("record",)),
     "dp.epsilon": Key(1.0, "target epsilon", above=0, high=1000),
     "dp.delta": Key(1e-5, "target delta", above=0, high=0.5),
