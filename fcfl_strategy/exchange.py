@@ -108,6 +108,8 @@ def _answer(node: int, reply: Message) -> Answer:
     record = reply.content.get(ARRAYS)
     try:
         arrays = {name: array.numpy() for name, array in record.items()} if isinstance(record, ArrayRecord) else {}
-    except Exception:  # noqa: BLE001 - a silo's bytes; whatever they do to the decoder, they are no answer
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            return Answer(node, None, {})
+    except Exception:  # noqa: BLE001 - numpy raises a dozen kinds of errors for bytes that are no array
         return Answer(node, None, {})
     return Answer(node, data, arrays)

@@ -115,12 +115,12 @@ class FcflStrategy(Strategy):
         self._federation, self.records = enrol(grid, self.settings, self.journal)
         weights = initial_arrays["weights"].numpy()
         stored = self.journal.get(CHECKPOINT)
-        # Whoever resumes has dealt with the reason of earlier abandoned epochs: their count starts again.
         self._state = (
-            replace(checkpoint.load(stored), abandoned=0)
-            if stored is not None
-            else rounds.first_state(self.settings, weights, self.records)
+            checkpoint.load(stored) if stored is not None else rounds.first_state(self.settings, weights, self.records)
         )
+        if self._state.abandoned >= self.settings.max_abandoned:
+            # The run gave up and somebody resumes it: it gets as many tries again.
+            self._state = replace(self._state, abandoned=0)
         result = Result()
         while not self._done():
             metrics = self._run_epoch("train")
