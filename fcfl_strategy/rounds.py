@@ -46,6 +46,8 @@ class RunState:
         Consecutive abandoned epochs and rounds without contributor.
     ledger_heads : mapping of str to bytes
         Highest ledger head each silo has shown: 8 bytes of count, 32 of hash.
+    evaluated : bool
+        Whether the final evaluation is done.
     """
 
     server: ServerState
@@ -59,6 +61,7 @@ class RunState:
     abandoned: int
     empty: int
     ledger_heads: Mapping[str, bytes]
+    evaluated: bool = False
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,12 @@ class SecureEpoch:
         return cls(federation, made)
 
     def mask_requests(self, arrays: ArrayRecord, ttl: float) -> list[Message]:
-        """Requests to the participants whose masked vector is not there yet."""
+        """Requests to the participants whose masked vector is not there yet; none once the survivors are fixed.
+
+        After that a vector could not count any more and would cost its silo budget for nothing.
+        """
+        if self.federation.journal.get(f"{self.number:08d}.survivors") is not None:
+            return []
         asked = sorted(set(self.announcement.ids) - set(self.masked))
         payload = sum(array.numpy().nbytes for array in arrays.values())
         messages = []

@@ -120,12 +120,15 @@ class FcflStrategy(Strategy):
         self._state = (
             checkpoint.load(stored) if stored is not None else rounds.first_state(self.settings, weights, self.records)
         )
+        if self._state.abandoned >= self.settings.max_abandoned:
+            # The run gave up and somebody resumes it: it gets as many tries again.
+            self._state = replace(self._state, abandoned=0)
         result = Result()
         while not self._done():
             metrics = self._run_epoch("train")
             if metrics is not None:
                 result.train_metrics_clientapp[self._state.rounds] = metrics
-        if self.settings.evaluate:
+        if self.settings.evaluate and not self._state.evaluated:
             metrics = self._run_epoch("evaluate")
             if metrics is not None:
                 result.evaluate_metrics_clientapp[self._state.rounds] = metrics
@@ -247,7 +250,7 @@ class FcflStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Unmask the metrics of the served model."""
         opened, sums = self._opened, self._unmask()
-        self._state = rounds.complete(self._state, opened.secure.heads())
+        self._state = replace(rounds.complete(self._state, opened.secure.heads()), evaluated=True)
         splits = {split: split_metrics(sums, split) for split in opened.plan.splits}
         self._open = replace(opened, splits=splits)
         return _metric_record(splits["test"])

@@ -50,7 +50,9 @@ KEYS: Mapping[str, Key] = {
     "silos": Key(20, "silos that must enrol", low=3, high=1000),
     "rounds": Key(15, "optimisation rounds K", low=1, high=100_000),
     "model-seed": Key(2025, "public seed of the initial model", low=0, high=2**31),
-    "noise-seed": Key(-1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1),
+    "noise-seed": Key(
+        -1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1, high=2**63 - 1
+    ),
     "dp.unit": Key("record", "unit of privacy", choices=("record",)),
     "dp.epsilon": Key(1.0, "target epsilon", above=0, high=1000),
     "dp.delta": Key(1e-5, "target delta", above=0, high=0.5),
@@ -76,7 +78,7 @@ KEYS: Mapping[str, Key] = {
     "server.bias-correction": Key(True, "divide the moments by 1 - beta^t"),
     "server.preconditioner": Key("normalised", "diagonal preconditioner", choices=("none", "normalised", "raw")),
     "server.noise-corrected": Key(False, "subtract the known noise variance from v"),
-    "server.jitter": Key(1e-8, "epsilon_p", low=0, high=1),
+    "server.jitter": Key(1e-8, "epsilon_p", above=0, high=1),
     "server.trust-region": Key(0.0, "largest step relative to the RMS of the weights; 0: off", low=0, high=1e9),
     "participation.cohort": Key(10.0, "expected contributors tau_sel", above=0, high=1000),
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
@@ -157,7 +159,8 @@ class RunConfig:
 def _checked(name: str, key: Key, value: object) -> Value:
     kind = type(key.default)
     if kind is float and type(value) is int:
-        value = float(value)
+        # A whole number too large for a float is out of every range.
+        value = float(value) if abs(value) < 2**1023 else math.copysign(math.inf, value)
     if type(value) is not kind:
         kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         raise ConfigError(f"{name}: expected {kinds[kind]}, got {value!r}")
@@ -168,7 +171,7 @@ def _checked(name: str, key: Key, value: object) -> Value:
     assert isinstance(value, bool | int | float)
     if isinstance(value, bool):
         return value
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{name}: expected a finite number, got {value!r}")
     if not (key.low <= value <= key.high and value > key.above):
         lower = f"above {key.above:g}" if key.above > -math.inf else f"at least {key.low:g}"
