@@ -80,6 +80,7 @@ def _logged(root: Path, message: Message, stage: Callable[[Silo, bytes, Arrays],
 @contextmanager
 def silo_log(root: Path) -> Iterator[None]:
     """Send the log lines of one message to ``silo.log`` in the silo's folder, and nowhere else."""
+    (root / "silo.log").touch(mode=0o600)
     handler = logging.FileHandler(root / "silo.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.propagate = False

@@ -20,7 +20,7 @@ class Control:
     weighted : ndarray of float64, shape (p,)
         ``N_i c_i``: a sum of multiples of the ring's step, a power of two, hence exact in float64.
     settled : int
-        Last epoch whose outcome is included.
+        Last epoch that is over for this silo: its outcome is included, its number is never used again.
     drift : float
         ``d_i`` of eq. 20, the privatised squared drift of the last settled contribution.
     direction : float

@@ -1,7 +1,7 @@
 """A silo's folder: settings, ledger, and per run the outbox, secrets and control variate.
 
 Every file is written to a temporary name, fsynced, renamed, and its folder fsynced, so that after a
-power cut a file is either whole or absent. Secrets are readable by the owner only.
+power cut a file is either whole or absent. All are readable by the owner only.
 
 Layout::
 
@@ -11,11 +11,8 @@ Layout::
                   keys         share-encryption key of the run (secret)
                   run          roster and threshold
                   control.npz  committed control variate
-                  <epoch>.secrets   mask key and self-mask seed (secret)
-                  <epoch>.pending   control change waiting for the epoch's outcome
-                  <epoch>.bundle    bundle that goes with the secrets
-                  <epoch>.peers     what `contribute` brought and `unmask` needs
-                  <stage>.<epoch>.reply   outbox
+                  <epoch>.bundle    mask key and self-mask seed (secret), and the bundle that goes with them
+                  <stage>.<epoch>.reply   outbox: reply, request where `unmask` needs it, pending control change
 """
 
 import hashlib
@@ -185,6 +182,14 @@ class RunFolder:
                 float(stored["direction"]),
                 bool(stored["measured"]),
             )
+
+    def settled(self) -> int:
+        """Return the last epoch that is over for this silo; 0 before the first is."""
+        data = self.get("control.npz")
+        if data is None:
+            return 0
+        with np.load(io.BytesIO(data)) as stored:
+            return int(stored["settled"])
 
     def put_control(self, control: Control) -> None:
         """Commit the control."""

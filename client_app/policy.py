@@ -12,6 +12,7 @@ from typing import Any
 
 from client_app.errors import Declined, SiloError
 from privacy.release import ReleasePlan, RunTerms
+from secagg.cbor import SILO_ID
 
 SWITCHES = ("allow_seeded", "allow_metrics")
 
@@ -78,14 +79,23 @@ def load_settings(path: Path) -> SiloSettings:
             tables = tomllib.load(file)
     except FileNotFoundError:
         raise SiloError(f"{path}: not found; create the silo first (fcfl silo init)") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise SiloError(f"{path}: cannot be read ({error.strerror}); check its rights") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SiloError(f"{path}: not valid TOML: {error}") from None
-    if set(tables) != {"silo", "policy"} or set(tables["silo"]) != {"name", "data"}:
-        raise SiloError(f"{path}: expected the tables [silo] with name and data, and [policy]")
-    name, data = tables["silo"]["name"], tables["silo"]["data"]
-    if not (isinstance(name, str) and 0 < len(name) <= 64 and name.isprintable() and isinstance(data, str)):
-        raise SiloError(f"{path}: silo.name and silo.data must be text, the name of 1 to 64 characters")
-    return SiloSettings(name, (path.parent / data).resolve(), _policy(path, tables["policy"]))
+    silo, policy = tables.get("silo"), tables.get("policy")
+    if set(tables) != {"silo", "policy"} or not (isinstance(silo, dict) and isinstance(policy, dict)):
+        raise SiloError(f"{path}: expected the tables [silo] and [policy], and nothing else")
+    if odd := {"name", "data"} ^ set(silo):
+        raise SiloError(f"{path}: missing or unknown key silo.{min(odd)}; expected name and data")
+    name, data = silo["name"], silo["data"]
+    if not (isinstance(name, str) and SILO_ID.fullmatch(name)):
+        raise SiloError(
+            f"{path}: silo.name = {name!r}; expected 1 to 64 letters, digits or ._:@- after a letter or digit"
+        )
+    if not (isinstance(data, str) and data and "\0" not in data):
+        raise SiloError(f"{path}: silo.data = {data!r}; expected the path of the samples' folder")
+    return SiloSettings(name, (path.parent / data).resolve(), _policy(path, policy))
 
 
 def _policy(path: Path, table: dict[str, Any]) -> Policy:
@@ -104,7 +114,7 @@ def _policy(path: Path, table: dict[str, Any]) -> Policy:
         elif known[key].type is int:
             fine = type(value) is int and value > 0
         else:
-            fine = type(value) in (int, float) and math.isfinite(value) and value > 0
+            fine = type(value) in (int, float) and 0 < value < math.inf
         if not fine:
             raise SiloError(f"{path}: policy.{key} = {value!r}; expected a {_expected(key, known)}")
         values[key] = value
@@ -145,7 +155,7 @@ def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[f
         (terms.hidden == policy.hidden, f"the model {terms.hidden} is not the one agreed to, {policy.hidden}"),
         (terms.features == features, f"the model takes {terms.features} features, the samples have {features}"),
         (
-            granted[0] + terms.epsilon <= policy.epsilon,
+            granted[0] + terms.epsilon <= policy.epsilon * (1 + 1e-12),
             f"epsilon {terms.epsilon} on top of {granted[0]} already granted exceeds the total {policy.epsilon}",
         ),
         (

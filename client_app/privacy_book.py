@@ -4,8 +4,9 @@ Within a run a Renyi filter at the agreed ``alpha*`` decides (Feldman and Zrnic 
 (epsilon, delta) add up (basic composition), whether or not a run used all of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from client_app.errors import Declined
 from privacy.chain import seal
 from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
@@ -30,14 +31,11 @@ class PrivacyBook:
         count, digest = self.ledger.head
         return count, bytes.fromhex(digest)
 
-    def continues(self, remembered: bytes) -> bool:
-        """Whether this ledger continues the head that others remember (8 bytes of count, 32 of hash).
-
-        A ledger restored from an older copy does not, also where its anchor was restored with it.
-        """
-        count, digest = int.from_bytes(remembered[:8], "big"), remembered[8:].hex()
+    def holds(self, head: tuple[int, bytes]) -> bool:
+        """Whether the ledger is at or past a head it once had."""
+        count, digest = head
         entries = self.ledger.entries()
-        return count == 0 or (count <= len(entries) and entries[count - 1].hash == digest)
+        return count == 0 or (count <= len(entries) and bytes.fromhex(entries[count - 1].hash) == digest)
 
     def granted(self, besides: bytes) -> tuple[float, float]:
         """Sums of the (epsilon, delta) agreed for all other runs."""
@@ -45,12 +43,15 @@ class PrivacyBook:
         return sum(run.epsilon for run in others), sum(run.delta for run in others)
 
     def open_run(self, terms: RunTerms, software: str) -> None:
-        """Enter a run's terms, once."""
-        run = terms.run_id.hex()
-        if any(isinstance(record, RunOpened) and record.run == run for record in self._records()):
-            return
+        """Enter a run's terms, once.
+
+        Raises
+        ------
+        Declined
+            If the ledger holds the run under other terms: its filter would not be the one agreed to now.
+        """
         opened = RunOpened(
-            run=run,
+            run=terms.run_id.hex(),
             epsilon=terms.epsilon,
             delta=terms.delta,
             order=terms.order,
@@ -58,6 +59,11 @@ class PrivacyBook:
             software=software,
             status=PRIVATE if terms.noise_seed is None else SEEDED,
         )
+        for record in self._records():
+            if isinstance(record, RunOpened) and record.run == opened.run:
+                if replace(record, software=software) != opened:
+                    raise Declined("the ledger holds this run under other terms")
+                return
         self.ledger.append(RunOpened.KIND, opened.body())
 
     def filter(self, terms: RunTerms) -> RenyiFilter:
@@ -74,6 +80,11 @@ class PrivacyBook:
             else:
                 spent = RenyiFilter(terms.order, 0.0)
         return spent
+
+    def charged(self, terms: RunTerms, epoch: int) -> bool:
+        """Whether an epoch's release is in the ledger."""
+        run = terms.run_id.hex()
+        return any(isinstance(r, Release) and r.run == run and r.epoch == epoch for r in self._records())
 
     def admits(self, terms: RunTerms, mechanism: MechanismPlan) -> bool:
         """Whether one more contribution fits."""
@@ -96,10 +107,8 @@ class PrivacyBook:
         privacy.errors.BudgetExceeded
             If it does not fit; nothing changes.
         """
-        run = terms.run_id.hex()
-        if any(isinstance(r, Release) and r.run == run and r.epoch == epoch for r in self._records()):
-            return
-        self.ledger.append(Release.KIND, self._release(terms, epoch, mechanism).body())
+        if not self.charged(terms, epoch):
+            self.ledger.append(Release.KIND, self._release(terms, epoch, mechanism).body())
 
     def close_run(self, terms: RunTerms, reason: str) -> None:
         """Enter the end of a run, once."""

@@ -9,7 +9,7 @@ stored reply whose charge is made up for before it is sent.
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cbor2
 import numpy as np
@@ -21,7 +21,6 @@ from client_app.errors import Declined
 from client_app.home import Reply, RunFolder, SiloHome
 from client_app.policy import check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
-from privacy.errors import LedgerError
 from privacy.plan import MechanismPlan
 from privacy.release import ReleasePlan, RunTerms
 from secagg import silo as protocol
@@ -74,9 +73,9 @@ class Silo:
                 records=self.sample.records,
                 software=self.software,
             )
+            book.open_run(terms, self.software)
             folder.put("terms", body)
             folder.put("keys", keys.to_bytes())
-            book.open_run(terms, self.software)
             logger.info("run %s: enrolled with %d records", terms.run_id.hex(), self.sample.records)
         return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
 
@@ -84,6 +83,7 @@ class Silo:
         """Give the bundle of an epoch; at most one bundle per (run, epoch) ever exists."""
         asked = JoinRequest.from_bytes(body)
         folder = self.home.run(asked.run.run_id)
+        _refuse_if_over(folder, asked.epoch)
         stored = folder.get("run")
         if stored is None:
             self._check_roster(asked.run, folder)
@@ -132,15 +132,13 @@ class Silo:
         )
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
-            remembered = announcement.ledger_heads.get(self.name)
-            if remembered is not None and not book.continues(remembered):
-                raise LedgerError(
-                    "the ledger does not continue the head this silo showed before; restore the newest copy"
-                )
             if stored := folder.answered("contribute", epoch, body):
-                if stored.pending is not None:
-                    book.charge(terms, epoch, mechanism)
+                if stored.pending is not None and not book.charged(terms, epoch):
+                    _make_up(book, terms, epoch, mechanism, stored)
                 return stored
+            _refuse_if_over(folder, epoch)
+            if book.charged(terms, epoch):
+                raise Declined(f"epoch {epoch} is charged and its reply is gone; a second release would be free")
             check_plan(
                 self.home.settings.policy,
                 terms,
@@ -149,6 +147,7 @@ class Silo:
                 records=self.sample.records,
             )
             _check_layout(announcement, plan, run)
+            self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
             self._settle(folder, announcement.outcomes, epoch, plan.parameters)
@@ -187,15 +186,21 @@ class Silo:
             logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
         return reply
 
+    def _check_head(self, book: PrivacyBook, announcement: Announcement) -> None:
+        """Decline if the coordinator remembers a ledger head that this ledger does not hold: a copy was restored."""
+        shown = announcement.ledger_heads.get(self.name)
+        if shown is not None and not book.holds((int.from_bytes(shown[:8], "big"), shown[8:])):
+            raise Declined("the ledger is behind a head this silo has shown; restore the ledger that goes with it")
+
     def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
-        """Apply the announced outcomes to the control, then erase what belongs to finished epochs."""
+        """Apply the announced outcomes to the control, then erase what earlier epochs left."""
         control = folder.control(parameters)
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
                 sent = folder.reply("contribute", outcome.epoch)
                 control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
-        folder.put_control(control)
+        folder.put_control(replace(control, settled=before - 1))
         folder.erase_before(before)
 
     def unmask(self, body: bytes) -> Reply:
@@ -221,7 +226,7 @@ class Silo:
         return folder.answer("unmask", asked.epoch, body, Reply(shares.to_bytes(), NOTHING))
 
     def close(self, body: bytes) -> Reply:
-        """End a run: close it in the ledger, erase its secrets."""
+        """End a run: close it in the ledger, then erase its secrets and the control, which no later run uses."""
         asked = CloseRequest.from_bytes(body)
         folder = self.home.run(asked.run_id)
         terms = RunTerms.from_bytes(folder.need("terms"))
@@ -230,6 +235,19 @@ class Silo:
         folder.erase_secrets()
         logger.info("run %s: closed, secrets erased", asked.run_id.hex())
         return Reply(b"", NOTHING)
+
+
+def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
+    """Decline an epoch whose secrets and replies are erased: answering again would be a second, uncharged release."""
+    if epoch <= (settled := folder.settled()):
+        raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {settled}; no number is used twice")
+
+
+def _make_up(book: PrivacyBook, terms: RunTerms, epoch: int, mechanism: MechanismPlan, stored: Reply) -> None:
+    """Charge a stored reply that a crash left uncharged; it may leave only with the ledger head it states."""
+    if MaskReply.from_bytes(stored.body).header.ledger_head != book.head_after(terms, epoch, mechanism):
+        raise Declined(f"epoch {epoch}: the ledger went on since its reply was stored; the reply stays unsent")
+    book.charge(terms, epoch, mechanism)
 
 
 def _check_layout(announcement: Announcement, plan: ReleasePlan, run: Run) -> None:

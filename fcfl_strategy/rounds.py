@@ -205,7 +205,11 @@ def abandon(state: RunState) -> RunState:
 def complete(state: RunState, heads: Mapping[str, bytes]) -> RunState:
     """State after a completed epoch, before its sums are used; ``heads`` are the survivors' ledger heads."""
     outcome = EpochOutcome(state.epoch, "completed", tuple(sorted(heads)))
-    known = {**state.ledger_heads, **heads}
+    # The count comes first in a head, so the greater bytes are the later head.
+    known = {
+        **state.ledger_heads,
+        **{silo: max(head, state.ledger_heads.get(silo, b"")) for silo, head in heads.items()},
+    }
     return replace(state, outcomes=(*state.outcomes, outcome), abandoned=0, ledger_heads=known)
 
 
