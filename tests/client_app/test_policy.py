@@ -47,7 +47,7 @@ def test_what_is_left_out_takes_the_cautious_default(tmp_path: Path) -> None:
     assert policy.min_cohort == 8.0
 
 
-NUMBERS = [f.name for f in dataclasses.fields(Policy) if f.name not in ("hidden", "allow_seeded")]
+NUMBERS = [f.name for f in dataclasses.fields(Policy) if f.name not in ("hidden", "allow_seeded", "allow_metrics")]
 BAD_NUMBERS = ["nan", "inf", "-inf", "-1.0", "0", "0.0", '"1"', "true", "[1]"]
 
 
