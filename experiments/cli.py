@@ -54,8 +54,10 @@ OnEngine = Annotated[
 
 def main() -> None:
     """Entry point: expected errors are one line and exit code 2, an interrupt is 130."""
+    code = 0
     try:
-        cli(standalone_mode=False)
+        # Typer turns an interrupt into a returned exit code.
+        code = cli(standalone_mode=False) or 0
     except EXPECTED as error:
         _stop(str(error), 2)
     except OSError as error:
@@ -69,6 +71,8 @@ def main() -> None:
             raise
         describe = getattr(error, "format_message", lambda: "")
         _stop("" if type(error).__name__ == "NoArgsIsHelpError" else describe(), int(error.exit_code))
+    if code:
+        _stop("stopped" if code == 130 else "", code)
 
 
 def _stop(message: str, code: int) -> None:

@@ -160,7 +160,7 @@ def _checked(name: str, key: Key, value: object) -> Value:
     kind = type(key.default)
     if kind is float and type(value) is int:
         # A whole number too large for a float is out of every range.
-        value = float(value) if abs(value) < 2**1023 else math.copysign(math.inf, value)
+        value = float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
     if type(value) is not kind:
         kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         raise ConfigError(f"{name}: expected {kinds[kind]}, got {value!r}")
