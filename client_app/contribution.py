@@ -55,10 +55,13 @@ class Contribution:
     encoded : EncodedVector
     pending : Pending or None
         Control change that waits for the epoch's outcome; None with coin tails, when nothing private is released.
+    diagnostics : str
+        For the silo's own log: it depends on data and never leaves the silo.
     """
 
     encoded: EncodedVector
     pending: Pending | None
+    diagnostics: str
 
 
 def randomness(terms: RunTerms, silo: str, epoch: int, purpose: str) -> RandomStream:
@@ -93,14 +96,15 @@ def contribution(
         for metric, value in _metrics(sample, terms, split, point).items():
             values[f"{split}.{metric}"][0] = value
 
-    pending = None
+    pending, diagnostics = None, "metrics only"
     if plan.purpose == "train":
         own = score(sample.records, control.drift, plan.clip_norm, plan.drift_penalty)
         chance = probability(plan, own)
         values["score"][0] = own
         heads = randomness(terms, silo, announcement.epoch, "coin").coin(chance)
+        diagnostics = "sat out: " + ("the budget is used up" if heads else f"coin tails at p = {chance:.3f}")
         if heads and may_spend:
-            pending = _train(
+            pending, diagnostics = _train(
                 sample, silo, announcement.epoch, plan, mechanism, terms, point, control_mean, control, chance, values
             )
     rounding = randomness(terms, silo, announcement.epoch, "rounding")
@@ -110,7 +114,9 @@ def contribution(
         # Multiplying by a power of two is exact: the silo commits to the very value it sends.
         sent = np.multiply(encoded.signed("control"), step, dtype=np.float64)
         pending = Pending(sent, pending.drift, pending.direction)
-    return Contribution(encoded, pending)
+    if saturated := {name: count for name, count in encoded.saturated.items() if count}:
+        diagnostics += f", saturated {saturated}"
+    return Contribution(encoded, pending, diagnostics)
 
 
 def _train(
@@ -125,7 +131,7 @@ def _train(
     control: Control,
     chance: float,
     values: Mapping[str, NDArray[np.float64]],
-) -> Pending:
+) -> tuple[Pending, str]:
     """Train locally and fill in the weighted update, its scalars and the control change."""
     # torch is imported only where training runs: a silo process that exchanges keys starts fast.
     from client_app.local_training import step_size, train_locally
@@ -154,7 +160,10 @@ def _train(
     values["contributors"][0] = 1.0
     if plan.control_smoothing > 0:
         values["control"][:] = change(control, update.mean_gradient, sample.records, plan.control_smoothing)
-    return Pending(np.zeros(plan.parameters), update.drift, update.direction)
+    diagnostics = f"contributed {update.steps} steps at p = {chance:.3f}"
+    if update.zeroed:
+        diagnostics += f", {update.zeroed} gradients were not finite and count as zero"
+    return Pending(np.zeros(plan.parameters), update.drift, update.direction), diagnostics
 
 
 def _model(terms: RunTerms) -> Mlp:

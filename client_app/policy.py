@@ -14,6 +14,8 @@ from client_app.errors import Declined, SiloError
 from privacy.release import ReleasePlan, RunTerms
 from secagg.cbor import SILO_ID
 
+SWITCHES = ("allow_seeded", "allow_metrics")
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -35,6 +37,9 @@ class Policy:
         Hidden widths of the model the silo agreed to.
     allow_seeded : bool
         Whether noise may come from an announced seed. Such a run is not private.
+    allow_metrics : bool
+        Whether exact sums over validation and test records may enter secure sums. They are not
+        differentially private.
     """
 
     epsilon: float
@@ -48,6 +53,7 @@ class Policy:
     min_enrolment: int = 10
     hidden: tuple[int, ...] = (320, 320)
     allow_seeded: bool = False
+    allow_metrics: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def _policy(path: Path, table: dict[str, Any]) -> Policy:
         raise SiloError(f"{path}: missing key policy.{min(missing)}")
     values: dict[str, Any] = {}
     for key, value in table.items():
-        if key == "allow_seeded":
+        if key in SWITCHES:
             fine = isinstance(value, bool)
         elif key == "hidden":
             fine = isinstance(value, list) and bool(value) and all(type(v) is int and v > 0 for v in value)
@@ -122,7 +128,7 @@ def _policy(path: Path, table: dict[str, Any]) -> Policy:
 
 
 def _expected(key: str, known: dict[str, Any]) -> str:
-    kinds = {"allow_seeded": "true or false", "hidden": "list of positive whole numbers"}
+    kinds = dict.fromkeys(SWITCHES, "true or false") | {"hidden": "list of positive whole numbers"}
     return kinds.get(key, "positive whole number" if known[key].type is int else "finite positive number")
 
 
@@ -145,6 +151,7 @@ def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[f
     """
     _decline_unless(
         (terms.noise_seed is None or policy.allow_seeded, "the run is seeded and policy.allow_seeded is false"),
+        (policy.allow_metrics or not terms.metrics, "the run sums metrics and policy.allow_metrics is false"),
         (terms.sigma_min >= policy.min_noise_multiplier, f"sigma_min {terms.sigma_min} below the policy's"),
         (terms.clip_norm <= policy.max_clip_norm, f"clip norm {terms.clip_norm} above the policy's"),
         (terms.sampling_rate <= policy.max_sampling_rate, f"sampling rate {terms.sampling_rate} above the policy's"),
@@ -175,6 +182,7 @@ def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: 
     _decline_unless(
         (enrolled >= policy.min_enrolment, f"{enrolled} silos enrolled, the policy wants {policy.min_enrolment}"),
         (plan.terms_hash == terms.hash(), "the plan belongs to other terms than this silo agreed to"),
+        (terms.metrics or not plan.splits, "the plan sums metrics, the terms do not"),
         (plan.sampling_rate == terms.sampling_rate, "the sampling rate is not the agreed one"),
         (plan.clip_norm == terms.clip_norm, "the clip norm is not the agreed one"),
         (plan.steps <= terms.steps, "more local steps than agreed"),

@@ -76,6 +76,7 @@ class Silo:
             book.open_run(terms, self.software)
             folder.put("terms", body)
             folder.put("keys", keys.to_bytes())
+            logger.info("run %s: enrolled with %d records", terms.run_id.hex(), self.sample.records)
         return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
 
     def join(self, body: bytes) -> Reply:
@@ -181,6 +182,8 @@ class Silo:
             folder.answer("contribute", epoch, body, reply)
             if spends:
                 book.charge(terms, epoch, mechanism)
+            used = book.filter(terms)
+            logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
         return reply
 
     def _check_head(self, book: PrivacyBook, announcement: Announcement) -> None:
@@ -230,6 +233,7 @@ class Silo:
         with self.home.ledger() as ledger:
             PrivacyBook(ledger).close_run(terms, "closed by the coordinator")
         folder.erase_secrets()
+        logger.info("run %s: closed, secrets erased", asked.run_id.hex())
         return Reply(b"", NOTHING)
 
 

@@ -20,9 +20,9 @@ from data_prep.features.compute import Context, compute_features
 from data_prep.features.table import MEMORY_ROWS, N_FEATURES, feature_hash
 from data_prep.files import scratch_directory, sync_directory, write_json
 from data_prep.partition import Member, partition
-from data_prep.shards import SCHEMA_VERSION, Split, is_shard_file, scale_targets, write_shard
+from data_prep.shards import SCHEMA_VERSION, SPLIT_NAMES, Split, is_shard_file, scale_targets, write_shard
 from data_prep.spec import FederationSpec, Progress
-from data_prep.splits import SPLIT_NAMES, SampleRows, sample_rows, split_days
+from data_prep.splits import SampleRows, sample_rows, split_days
 
 __all__ = ["build_federation", "is_up_to_date", "run_fingerprint", "silo_paths"]
 

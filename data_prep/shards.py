@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from data_prep.errors import DataError
 from data_prep.features.table import FEATURES, N_FEATURES, feature_hash
 from data_prep.files import fingerprint, write_json
-from data_prep.splits import SPLIT_NAMES
+
+SPLIT_NAMES: tuple[str, ...] = ("train", "validation", "test")
 
 __all__ = ["SCHEMA_VERSION", "Shard", "Split", "is_shard_file", "open_shard", "scale_targets", "write_shard"]
 

@@ -13,10 +13,9 @@ from data_prep.bars import Dates
 from data_prep.calendar import Aligned
 from data_prep.errors import DataError
 from data_prep.features.compute import warm_rows
+from data_prep.shards import SPLIT_NAMES
 
-__all__ = ["SPLIT_NAMES", "SampleRows", "Splits", "sample_rows", "split_days"]
-
-SPLIT_NAMES: tuple[str, ...] = ("train", "validation", "test")
+__all__ = ["SampleRows", "Splits", "sample_rows", "split_days"]
 
 
 @dataclass(frozen=True)

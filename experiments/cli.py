@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from data_prep.errors import DataError
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
 from secagg.errors import SecAggError
-from server_app.config import KEYS, ConfigError
+from server_app.config import KEYS, ConfigError, RunConfig
 from server_app.report.data import ReportError
 
 EXPECTED = (ConfigError, DataError, PrivacyError, ReportError, RunError, SecAggError, SiloError)
@@ -31,6 +32,14 @@ for name, group in (("data", data_cli), ("run", run_cli), ("silo", silo_cli), ("
 
 console = Console()
 
+
+class Engine(StrEnum):
+    """What carries the messages of a run."""
+
+    SIMULATION = "simulation"
+    LOCAL = "local"
+
+
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of price files; macro and factor folders may be among them.")
 ]
@@ -38,13 +47,17 @@ Silos = Annotated[int, typer.Option(help="Number of silos.")]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of tickers over silos.")]
 Seed = Annotated[int, typer.Option(help="Seed of the partition, and of the synthetic market.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as key=value; see 'fcfl settings'.")]
-Engine = Annotated[str, typer.Option(help="simulation: Flower's engine through 'flwr run'; local: in this process.")]
+OnEngine = Annotated[
+    Engine, typer.Option("--engine", help="simulation: Flower's engine through 'flwr run'; local: in this process.")
+]
 
 
 def main() -> None:
     """Entry point: expected errors are one line and exit code 2, an interrupt is 130."""
+    code = 0
     try:
-        cli(standalone_mode=False)
+        # Typer turns an interrupt into a returned exit code.
+        code = cli(standalone_mode=False) or 0
     except EXPECTED as error:
         _stop(str(error), 2)
     except OSError as error:
@@ -58,6 +71,8 @@ def main() -> None:
             raise
         describe = getattr(error, "format_message", lambda: "")
         _stop("" if type(error).__name__ == "NoArgsIsHelpError" else describe(), int(error.exit_code))
+    if code:
+        _stop("stopped" if code == 130 else "", code)
 
 
 def _stop(message: str, code: int) -> None:
@@ -75,12 +90,14 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Optimisation rounds.")] = 15,
     tickers: Annotated[int, typer.Option(help="Stocks of the synthetic market.")] = 320,
     out: Annotated[Path, typer.Option(help="Folder for prepared samples and runs.")] = Path("runs"),
-    engine: Engine = "simulation",
+    engine: OnEngine = Engine.SIMULATION,
     settings: Set = None,
 ) -> None:
     """Train one model over simulated silos and open the way to its report."""
     from data_prep.prepare import FederationSpec, prepare_files, prepare_synthetic
 
+    given = {"silos": silos, "rounds": rounds, "participation.cohort": min(10.0, silos / 2), **_settings(settings)}
+    _checked(given)
     spec = FederationSpec(silos=silos)
     if data:
         label = "-".join(folder.resolve().name for folder in data)
@@ -88,7 +105,6 @@ def demo(
     else:
         shards = prepare_synthetic(out / "samples" / f"synthetic-{tickers}-{silos}", spec, tickers=tickers)
     console.print(f"{len(shards)} silos, samples in {shards[0].parent}", highlight=False)
-    given = {"silos": silos, "rounds": rounds, "participation.cohort": min(10.0, silos / 2), **_settings(settings)}
     name = "real" if data else "synthetic"
     _train(out / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}", shards, given, engine)
 
@@ -130,7 +146,7 @@ def synth(
 def start(
     samples: Annotated[Path, typer.Argument(help="Folder written by 'fcfl data'.")],
     out: Annotated[Path, typer.Option(help="Run folder to make.")],
-    engine: Engine = "simulation",
+    engine: OnEngine = Engine.SIMULATION,
     settings: Set = None,
 ) -> None:
     """Train over the silos of a folder of samples."""
@@ -142,15 +158,14 @@ def start(
 
 @run_cli.command("resume")
 def resume(
-    run: Annotated[Path, typer.Argument(help="Folder of an interrupted run.")], engine: Engine = "simulation"
+    run: Annotated[Path, typer.Argument(help="Folder of an interrupted run.")], engine: OnEngine = Engine.SIMULATION
 ) -> None:
     """Continue an interrupted run where its journal ends."""
+    from server_app.run_folder import stored_config
+
     if (run / "summary.json").exists():
-        raise ConfigError(f"{run}: the run has ended; its report is {run / 'report.html'}")
-    try:
-        stored = json.loads((run / "config.json").read_text(encoding="utf-8"))["config"]
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
-        raise ConfigError(f"{run}: holds no run to resume") from None
+        raise ConfigError(f"{run}: the run has ended; 'fcfl report' writes its report again")
+    stored = stored_config(run)["config"]
     (run / "failure.json").unlink(missing_ok=True)
     _conduct(run.resolve(), {**stored, "resume": True}, engine)
 
@@ -214,17 +229,25 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
             raise ConfigError(f"{key}: unknown setting; 'fcfl settings' lists them, and --set wants key=value")
         try:
             values[key] = json.loads(text)
-        except json.JSONDecodeError:
+        except ValueError:  # no JSON, or a number with thousands of digits
             values[key] = text
     return values
 
 
-def _train(run: Path, shards: list[Path], given: dict[str, Any], engine: str) -> None:
+def _checked(given: dict[str, Any]) -> RunConfig:
+    """Validate settings and the budget they ask for, before anything is written."""
+    from server_app.run_settings import settings_of
+
+    config = RunConfig.from_mapping(given)
+    settings_of(config, bytes(16))
+    return config
+
+
+def _train(run: Path, shards: list[Path], given: dict[str, Any], engine: Engine) -> None:
     from experiments.silos import make_silos
-    from server_app.config import RunConfig
 
     run = run.resolve()
-    config = RunConfig.from_mapping({**given, "simulation-root": str(run / "silos")})
+    config = _checked({**given, "simulation-root": str(run / "silos")})
     make_silos(
         shards,
         run / "silos",
@@ -235,16 +258,14 @@ def _train(run: Path, shards: list[Path], given: dict[str, Any], engine: str) ->
     _conduct(run, {**given, "simulation-root": str(run / "silos")}, engine)
 
 
-def _conduct(run: Path, given: dict[str, Any], engine: str) -> None:
+def _conduct(run: Path, given: dict[str, Any], engine: Engine) -> None:
     from experiments.training import run_in_process, simulate
     from server_app.report.console import summary_table
 
-    if engine == "simulation":
+    if engine is Engine.SIMULATION:
         simulate(run, given, run / "flower", processes=os.cpu_count() or 1, console=console)
-    elif engine == "local":
-        run_in_process(run, given, console=console)
     else:
-        raise ConfigError(f"--engine: expected simulation or local, got {engine!r}")
+        run_in_process(run, given, console=console)
     console.print(summary_table(run))
     console.print(f"report: {run / 'report.html'}", highlight=False, soft_wrap=True)
 

@@ -18,6 +18,7 @@ delta = {delta}
 min_cohort = {min_cohort}
 min_enrolment = {min_enrolment}
 allow_seeded = {allow_seeded}
+allow_metrics = {allow_metrics}
 """
 
 
@@ -31,6 +32,7 @@ def make_silo(
     min_cohort: float = 8.0,
     min_enrolment: int = 10,
     allow_seeded: bool = False,
+    allow_metrics: bool = False,
 ) -> SiloHome:
     """Make one silo folder.
 
@@ -44,7 +46,7 @@ def make_silo(
         Folder of its samples.
     epsilon, delta : float
         Budget of the data set over all runs.
-    min_cohort, min_enrolment, allow_seeded
+    min_cohort, min_enrolment, allow_seeded, allow_metrics
         See `client_app.policy.Policy`.
 
     Raises
@@ -61,6 +63,7 @@ def make_silo(
         min_cohort=float(min_cohort),
         min_enrolment=min_enrolment,
         allow_seeded=str(allow_seeded).lower(),
+        allow_metrics=str(allow_metrics).lower(),
     )
     return SiloHome.create(folder, text)
 
@@ -70,7 +73,7 @@ def make_silos(
 ) -> list[SiloHome]:
     """Make ``root/silo-00`` and so on, one for each folder of samples, for a simulated federation.
 
-    Their policy asks for little company, so that small federations can be tried out.
+    Their policy asks for little company and allows unprotected metrics, so that small federations can be tried out.
     """
     return [
         make_silo(
@@ -82,6 +85,7 @@ def make_silos(
             min_cohort=1.0,
             min_enrolment=3,
             allow_seeded=allow_seeded,
+            allow_metrics=True,
         )
         for number, shard in enumerate(shards)
     ]

@@ -112,6 +112,7 @@ class progress_bar:  # noqa: N801 - used as a context manager
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
             console=console,
+            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=rounds)
 
@@ -143,7 +144,7 @@ class progress_bar:  # noqa: N801 - used as a context manager
         self._progress.update(self._task, completed=done, description=text)
         if not self._console.is_terminal:
             for fresh in rows[self._seen :]:
-                self._console.print(_line(fresh))
+                self._console.print(_line(fresh), highlight=False, soft_wrap=True)
         self._seen = len(rows)
 
 

@@ -2,9 +2,14 @@
 
 import io
 import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fcfl_strategy.errors import RunError
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.server_update import ServerState
 from privacy.filter import RenyiFilter
@@ -31,6 +36,7 @@ def dump(state: RunState) -> bytes:
         "abandoned": state.abandoned,
         "empty": state.empty,
         "ledger_heads": {silo: head.hex() for silo, head in state.ledger_heads.items()},
+        "evaluated": state.evaluated,
     }
     buffer = io.BytesIO()
     np.savez(
@@ -50,16 +56,22 @@ def load(data: bytes) -> RunState:
 
     Raises
     ------
-    ValueError
-        If the checkpoint was written by another version of the software.
+    RunError
+        If the checkpoint is damaged or was written by another version of the software.
     """
-    with np.load(io.BytesIO(data)) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    scalars = json.loads(arrays.pop("scalars").tobytes())
-    if scalars["schema"] != SCHEMA:
-        raise ValueError(
-            f"checkpoint: schema {scalars['schema']}, this software reads {SCHEMA}; resume with the old one"
-        )
+    try:
+        with np.load(io.BytesIO(data)) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        scalars = json.loads(arrays.pop("scalars").tobytes())
+        schema = scalars["schema"]
+    except (AttributeError, EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile):
+        raise RunError("journal/checkpoint: damaged; restore it from a copy") from None
+    if schema != SCHEMA:
+        raise RunError(f"journal/checkpoint: schema {schema}, this software reads {SCHEMA}; resume with the old one")
+    return _state(arrays, scalars)
+
+
+def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> RunState:
     return RunState(
         server=ServerState(
             weights=arrays["weights"],
@@ -83,4 +95,5 @@ def load(data: bytes) -> RunState:
         abandoned=scalars["abandoned"],
         empty=scalars["empty"],
         ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},
+        evaluated=scalars["evaluated"],
     )

@@ -8,7 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fcfl_strategy.errors import RunError
-from fcfl_strategy.exchange import Answer, exchange, request
+from fcfl_strategy.exchange import Answer, Mailbox, request
 from fcfl_strategy.journal import Journal
 from fcfl_strategy.secure_epoch import Federation
 from fcfl_strategy.settings import Settings
@@ -20,7 +20,7 @@ logger = logging.getLogger("fcfl.coordinator")
 ENROL = "query.enrol"
 
 
-def enrol(grid: Grid, settings: Settings, journal: Journal) -> tuple[Federation, Mapping[str, int]]:
+def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) -> tuple[Federation, Mapping[str, int]]:
     """Enrol the silos, or, in a resumed run, find out from which node each of them answers now.
 
     Returns
@@ -42,7 +42,7 @@ def enrol(grid: Grid, settings: Settings, journal: Journal) -> tuple[Federation,
     ttl = settings.deadlines.enrol
     messages: list[Message] = [request(ENROL, node, body, ttl=ttl, group="0") for node in nodes]
     left = max(deadline - time.monotonic(), settings.deadlines.poll)
-    answers = exchange(grid, messages, timeout=left, poll=settings.deadlines.poll)
+    answers = mailbox.exchange(messages, left)
 
     stored = journal.get("run")
     run = None if stored is None else Run.from_bytes(stored)
@@ -60,9 +60,13 @@ def enrol(grid: Grid, settings: Settings, journal: Journal) -> tuple[Federation,
 
     if run is None:
         run = _freeze(settings, {silo: enrolment for silo, (_, enrolment) in found.items()})
+        for silo, (_, enrolment) in found.items():
+            journal.put(f"enrolment.{run.roster.index(silo):05d}", enrolment.to_bytes())
         journal.put("run", run.to_bytes())
-    records = {entry.silo_id: entry.records for entry in run.roster.entries}
-    return Federation(run, {silo: node for silo, (node, _) in found.items()}, journal), records
+    enrolled = (journal.get(name) for name in journal.names("enrolment."))
+    agreed = [Enrolment.from_bytes(data) for data in enrolled if data is not None]
+    federation = Federation(run, {silo: node for silo, (node, _) in found.items()}, journal)
+    return federation, {enrolment.silo_id: enrolment.records for enrolment in agreed}
 
 
 def _listed(run: Run, enrolment: Enrolment) -> bool:

@@ -1,4 +1,4 @@
-"""Flower messages of the protocol: bodies, arrays, and an exchange with its own deadline and polling."""
+"""Flower messages of the protocol: bodies, arrays, and a mailbox with its own deadlines and polling."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -51,47 +51,72 @@ def array_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
-def exchange(
-    grid: Grid,
-    messages: Iterable[Message],
-    *,
-    timeout: float,
-    poll: float,
-    received: Callable[[Answer], None] = lambda answer: None,
-) -> list[Answer]:
-    """Send messages and collect the answers that arrive in time.
+Receiver = Callable[[Answer], None]
+
+
+@dataclass(frozen=True)
+class _Outstanding:
+    node: int
+    expires: float
+    received: Receiver
+
+
+class Mailbox:
+    """Messages that are under way, and what to do with their answers.
+
+    Every answer is handed over as it arrives, so that it can be made durable at once. An answer that arrives
+    while another stage is waited for is handed over then; one that arrives after its message expired is
+    never seen.
 
     Parameters
     ----------
     grid : Grid
-    messages : iterable of Message
-    timeout : float
-        Seconds after which missing answers are given up.
     poll : float
         Seconds between two looks; Flower's own loop looks every 3 s over HTTP.
-    received : callable
-        Called with each answer as it arrives, so that it can be made durable at once.
-
-    Returns
-    -------
-    list of Answer
-        In order of arrival. A late answer is never seen again.
     """
-    sent = list(messages)
-    waiting = dict(zip(grid.push_messages(sent), sent, strict=True))
-    end = time.monotonic() + timeout
-    answers: list[Answer] = []
-    while waiting:
-        for reply in grid.pull_messages(list(waiting)):
+
+    def __init__(self, grid: Grid, poll: float) -> None:
+        self._grid = grid
+        self._poll = poll
+        self._outstanding: dict[str, _Outstanding] = {}
+
+    def send(self, messages: Iterable[Message], received: Receiver) -> set[str]:
+        """Send messages and return their ids."""
+        sent = list(messages)
+        # Flower gives no id, or no list at all, for what it could not push: those silos do not answer.
+        pushed = [pair for pair in zip(self._grid.push_messages(sent), sent, strict=False) if pair[0]]
+        now = time.monotonic()
+        for message_id, message in pushed:
+            expires = now + message.metadata.ttl
+            self._outstanding[message_id] = _Outstanding(message.metadata.dst_node_id, expires, received)
+        return {message_id for message_id, _ in pushed}
+
+    def wait(self, ids: set[str], timeout: float) -> None:
+        """Hand over answers until all of ``ids`` are answered or ``timeout`` seconds have passed."""
+        end = time.monotonic() + timeout
+        while True:
+            self._look()
+            now = time.monotonic()
+            if not ids & self._outstanding.keys() or now >= end:
+                return
+            time.sleep(min(self._poll, end - now))
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._outstanding = {i: kept for i, kept in self._outstanding.items() if kept.expires > now}
+        if not self._outstanding:
+            return
+        for reply in self._grid.pull_messages(list(self._outstanding)):
             # Errors made by the SuperLink carry its own node id: the request tells who was asked.
-            asked = waiting.pop(reply.metadata.reply_to_message_id, None)
+            asked = self._outstanding.pop(reply.metadata.reply_to_message_id, None)
             if asked is not None:
-                answers.append(_answer(asked.metadata.dst_node_id, reply))
-                received(answers[-1])
-        if not waiting or time.monotonic() >= end:
-            break
-        time.sleep(min(poll, max(end - time.monotonic(), 0.0)))
-    return answers
+                asked.received(_answer(asked.node, reply))
+
+    def exchange(self, messages: Iterable[Message], timeout: float) -> list[Answer]:
+        """Send messages and return the answers that arrive within ``timeout`` seconds, in order of arrival."""
+        answers: list[Answer] = []
+        self.wait(self.send(messages, answers.append), timeout)
+        return answers
 
 
 def _answer(node: int, reply: Message) -> Answer:

@@ -11,9 +11,11 @@ def split_metrics(sums: Sums, split: str) -> Metrics | None:
     """Return count, MSE, MAE and directional accuracy of a split, with the zero and the optimal forecast's MSE.
 
     The optimal forecast is known only where every record's is (the synthetic market); else None. A split
-    without records gives None.
+    without records, or one the run does not measure, gives None.
     """
     prefix = f"{split}."
+    if f"{prefix}count" not in sums:
+        return None
     total = {name.removeprefix(prefix): float(value[0]) for name, value in sums.items() if name.startswith(prefix)}
     count = round(total["count"])
     if count == 0:

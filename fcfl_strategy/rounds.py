@@ -46,6 +46,8 @@ class RunState:
         Consecutive abandoned epochs and rounds without contributor.
     ledger_heads : mapping of str to bytes
         Highest ledger head each silo has shown: 8 bytes of count, 32 of hash.
+    evaluated : bool
+        Whether the final evaluation is done.
     """
 
     server: ServerState
@@ -59,6 +61,7 @@ class RunState:
     abandoned: int
     empty: int
     ledger_heads: Mapping[str, bytes]
+    evaluated: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         drift_penalty=settings.drift_penalty,
         min_records=2 ** math.floor(math.log2(min(records.values()))),
         max_records=2 ** math.ceil(math.log2(max(records.values()))),
-        splits=("validation",),
+        splits=("validation",) if terms.metrics else (),
         point_hash=digest(point),
         control_hash=digest(control),
         terms_hash=terms.hash(),

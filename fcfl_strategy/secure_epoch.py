@@ -127,7 +127,12 @@ class SecureEpoch:
         return cls(federation, made)
 
     def mask_requests(self, arrays: ArrayRecord, ttl: float) -> list[Message]:
-        """Requests to the participants whose masked vector is not there yet."""
+        """Requests to the participants whose masked vector is not there yet; none once the survivors are fixed.
+
+        After that a vector could not count any more and would cost its silo budget for nothing.
+        """
+        if self.federation.journal.get(f"{self.number:08d}.survivors") is not None:
+            return []
         asked = sorted(set(self.announcement.ids) - set(self.masked))
         payload = sum(array.numpy().nbytes for array in arrays.values())
         messages = []
@@ -152,6 +157,8 @@ class SecureEpoch:
             coordinator.check_masked(self.federation.run, self.announcement, message)
             if message.sender != silo:
                 raise SecAggError(f"{silo}: sent the vector of {message.sender}")
+            if message.ledger_head[0] < int.from_bytes(self.announcement.ledger_heads.get(silo, b"")[:8], "big"):
+                raise SecAggError(f"{silo}: its ledger is shorter than the one it showed before")
             self.federation.keep_bundle(silo, self.number + 1, reply.bundle)
         except SecAggError as error:
             logger.warning("epoch %d: masked vector refused: %s", self.number, error)

@@ -40,7 +40,7 @@ class ServerUpdate:
     noise_corrected : bool
         Subtract the known variance of the privacy noise from the second moment (errata E4).
     jitter : float
-        ``epsilon_p`` of eq. 9.
+        ``epsilon_p`` of eq. 9, above 0: a coordinate whose update was always 0 would divide 0 by 0.
     trust_region : float
         Largest step of a coordinate, as a multiple of the RMS of the weights; 0 switches it off.
         Required with ``raw`` (errata E3).
@@ -58,6 +58,8 @@ class ServerUpdate:
     trust_region: float = 0.0
 
     def __post_init__(self) -> None:
+        if not self.jitter > 0:
+            raise ValueError(f"server.jitter: expected a number above 0, got {self.jitter!r}")
         if self.preconditioner == "raw" and not self.trust_region > 0:
             raise ValueError(
                 "server.trust-region: the raw preconditioner needs a positive trust region, got 0; "

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fcfl_strategy import checkpoint, rounds
 from fcfl_strategy.enrolment import enrol
 from fcfl_strategy.errors import RunError
-from fcfl_strategy.exchange import Answer, array_record, exchange, request
+from fcfl_strategy.exchange import Mailbox, array_record, request
 from fcfl_strategy.journal import Journal
 from fcfl_strategy.metrics import Metrics, split_metrics
 from fcfl_strategy.rounds import Facts, RunState
@@ -74,6 +74,7 @@ class FcflStrategy(Strategy):
         self.outcome = ""
         self.records: Mapping[str, int] = {}
         self._grid: Grid
+        self._mailbox: Mailbox
         self._federation: Federation
         self._state: RunState
         self._open: OpenEpoch | None = None
@@ -112,7 +113,8 @@ class FcflStrategy(Strategy):
             If too few silos enrol or survive.
         """
         self._grid = grid
-        self._federation, self.records = enrol(grid, self.settings, self.journal)
+        self._mailbox = Mailbox(grid, self.settings.deadlines.poll)
+        self._federation, self.records = enrol(grid, self._mailbox, self.settings, self.journal)
         weights = initial_arrays["weights"].numpy()
         stored = self.journal.get(CHECKPOINT)
         self._state = (
@@ -126,7 +128,7 @@ class FcflStrategy(Strategy):
             metrics = self._run_epoch("train")
             if metrics is not None:
                 result.train_metrics_clientapp[self._state.rounds] = metrics
-        if self.settings.evaluate:
+        if self.settings.evaluate and not self._state.evaluated:
             metrics = self._run_epoch("evaluate")
             if metrics is not None:
                 result.evaluate_metrics_clientapp[self._state.rounds] = metrics
@@ -160,7 +162,7 @@ class FcflStrategy(Strategy):
             messages = list(configure(settled.rounds + 1, ArrayRecord(), ConfigRecord(), self._grid))
             opened = self._opened
             self.observer.announced(opened.secure.number, opened.plan)
-            exchange(self._grid, messages, timeout=waits.train, poll=waits.poll, received=opened.secure.receive_masked)
+            self._mailbox.wait(self._mailbox.send(messages, opened.secure.receive_masked), waits.train)
             if training:
                 _, metrics = self.aggregate_train(settled.rounds + 1, ())
             else:
@@ -184,19 +186,23 @@ class FcflStrategy(Strategy):
         return self._open
 
     def _collect_bundles(self, epoch: int) -> None:
-        """Ask the silos that have sent no bundle for ``epoch``: all of them before the first, latecomers later."""
-        federation, waits = self._federation, self.settings.deadlines
+        """Make sure that enough silos have sent a bundle for ``epoch``.
+
+        Survivors of the epoch before sent it with their vectors and latecomers were asked beside the unmask
+        stage, so that only the first epoch, or one after heavy losses, waits here.
+        """
         if self.journal.get(f"{epoch:08d}.announcement") is not None:
             return
+        held = self._federation.bundles(epoch)
+        if epoch == 1 or len(held) < self._federation.run.threshold:
+            self._mailbox.wait(self._ask_to_join(epoch), self.settings.deadlines.unmask)
+
+    def _ask_to_join(self, epoch: int) -> set[str]:
+        """Ask the silos without a bundle for ``epoch``; their answers are taken whenever they arrive."""
+        federation = self._federation
         missing = set(federation.nodes) - set(federation.bundles(epoch))
-        messages = federation.join_requests(epoch, missing, waits.unmask)
-        exchange(
-            self._grid,
-            messages,
-            timeout=waits.unmask,
-            poll=waits.poll,
-            received=lambda answer: federation.receive_bundle(answer, epoch),
-        )
+        messages = federation.join_requests(epoch, missing, self.settings.deadlines.unmask)
+        return self._mailbox.send(messages, lambda answer: federation.receive_bundle(answer, epoch))
 
     # --- Flower's interface, one epoch ------------------------------------------------------------
 
@@ -244,7 +250,7 @@ class FcflStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Unmask the metrics of the served model."""
         opened, sums = self._opened, self._unmask()
-        self._state = rounds.complete(self._state, opened.secure.heads())
+        self._state = replace(rounds.complete(self._state, opened.secure.heads()), evaluated=True)
         splits = {split: split_metrics(sums, split) for split in opened.plan.splits}
         self._open = replace(opened, splits=splits)
         return _metric_record(splits["test"])
@@ -252,8 +258,9 @@ class FcflStrategy(Strategy):
     def _unmask(self) -> dict[str, np.ndarray[Any, Any]]:
         waits, secure = self.settings.deadlines, self._opened.secure
         asked = secure.fix_survivors()
-        messages = secure.unmask_requests(asked, waits.unmask)
-        exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll, received=secure.receive_shares)
+        shares = self._mailbox.send(secure.unmask_requests(asked, waits.unmask), secure.receive_shares)
+        self._ask_to_join(secure.number + 1)
+        self._mailbox.wait(shares, waits.unmask)
         return secure.sums()
 
     def _weights(self) -> ArrayRecord:
@@ -300,11 +307,11 @@ class FcflStrategy(Strategy):
         }
 
     def _close(self) -> None:
-        """Tell the silos that the run is over, so that they settle and erase its secrets."""
+        """Tell the silos that the run is over, so that they erase its secrets."""
         federation, waits = self._federation, self.settings.deadlines
-        body = CloseRequest(federation.run.run_id, self._state.outcomes).to_bytes()
+        body = CloseRequest(federation.run.run_id).to_bytes()
         messages = [request(CLOSE, node, body, ttl=waits.unmask, group="close") for node in federation.nodes.values()]
-        answers: list[Answer] = exchange(self._grid, messages, timeout=waits.unmask, poll=waits.poll)
+        answers = self._mailbox.exchange(messages, waits.unmask)
         if silent := len(federation.nodes) - sum(answer.body is not None for answer in answers):
             logger.warning("%d silos did not confirm the end of the run", silent)
 

@@ -11,6 +11,7 @@ from privacy.checks import real
 from privacy.conversion import Conversion, epsilon_at_order, order_budget
 from privacy.errors import PrivacyError
 from privacy.event import sampled_gaussian_event, validate
+from privacy.integer_order import one_step
 from privacy.pld import epsilon_group, epsilon_pld
 
 __all__ = [
@@ -41,13 +42,19 @@ ORDERS: tuple[float, ...] = (
 )
 
 
+# The library works with logarithms near 0, whose float64 error would otherwise make very small costs 0.
+_ROUNDING = 1e-13
+
+
 def _library_rdp(sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...]) -> list[float]:
     import dp_accounting
     from absl import logging
 
     accountant = dp_accounting.rdp.RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     previous = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # a fractional order that does not converge is bounded below, not dropped
+    logging.set_verbosity(
+        logging.ERROR
+    )  # a fractional order that does not converge is bounded by the chord, not dropped
     try:
         accountant.compose(sampled_gaussian_event(sampling_rate, noise_multiplier, 1))
     finally:
@@ -61,28 +68,32 @@ def _series_converges(sampling_rate: float, noise_multiplier: float) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def _one_step(sampling_rate: float, noise_multiplier: float, order: float) -> float:
+def _one_step(sampling_rate: float, noise_multiplier: float, order: float, by_library: bool) -> float:
     integer = order == int(order)
+    if integer and not by_library:
+        return one_step(sampling_rate, noise_multiplier, int(order))
     if integer or sampling_rate == 1 or _series_converges(sampling_rate, noise_multiplier):
         value = _library_rdp(sampling_rate, noise_multiplier, (order,))[0]
         if integer or math.isfinite(value):
-            return max(0.0, value)
+            return max(0.0, value) + (_ROUNDING / (order - 1) if sampling_rate < 1 else 0.0)
     # (order - 1) * divergence is convex in the order and 0 at order 1: a chord is an upper bound.
     low, high = math.floor(order), math.ceil(order)
-    left = (low - 1) * _one_step(sampling_rate, noise_multiplier, float(low)) if low > 1 else 0.0
-    right = (high - 1) * _one_step(sampling_rate, noise_multiplier, float(high))
+    left = (low - 1) * _one_step(sampling_rate, noise_multiplier, float(low), by_library) if low > 1 else 0.0
+    right = (high - 1) * _one_step(sampling_rate, noise_multiplier, float(high), by_library)
     weight = order - low
     return ((1 - weight) * left + weight * right) / (order - 1)
 
 
-def rdp_at(sampling_rate: float, noise_multiplier: float, steps: int, order: float) -> float:
+def rdp_at(
+    sampling_rate: float, noise_multiplier: float, steps: int, order: float, *, by_library: bool = False
+) -> float:
     """Renyi divergence of `steps` Poisson-subsampled Gaussian releases at one order; cached.
 
-    Guarantee: an upper bound, in both directions, for the adjacency "one record replaced by the null record" with L2
-    sensitivity 1 before scaling. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019, sections 3.2
-    and 3.3, through dp-accounting; where its series for a fractional order does not converge, the chord of the convex
-    function (order - 1) D_order between the neighbouring integers (Wang, Balle and Kasiviswanathan 2019, corollary
-    10).
+    Guarantee: an upper bound, in both directions, for the adjacency "one record replaced by the null record" with
+    noise sigma times the sensitivity. Assumptions: as for `MechanismPlan`. Mironov, Talwar and Zhang 2019, section
+    3.3; integer orders in plain arithmetic (`privacy.integer_order`) or, with `by_library`, through dp-accounting, as
+    all fractional ones; where its series does not converge, the chord of the convex function (order - 1) D_order
+    between the neighbouring integers (Wang, Balle and Kasiviswanathan 2019, corollary 10).
 
     Parameters
     ----------
@@ -94,6 +105,8 @@ def rdp_at(sampling_rate: float, noise_multiplier: float, steps: int, order: flo
         At least 1.
     order : float
         Renyi order, above 1.
+    by_library : bool
+        Use dp-accounting also for integer orders, as an independent check.
 
     Returns
     -------
@@ -102,7 +115,7 @@ def rdp_at(sampling_rate: float, noise_multiplier: float, steps: int, order: flo
     """
     validate(sampling_rate, noise_multiplier, steps)
     real("order", order, 1.0, low_open=True)
-    return steps * _one_step(float(sampling_rate), float(noise_multiplier), float(order))
+    return steps * _one_step(float(sampling_rate), float(noise_multiplier), float(order), by_library)
 
 
 def rdp(

@@ -70,9 +70,10 @@ class RandomStream:
     def seeded(cls, seed: int, *labels: str | int | bytes) -> "RandomStream":
         """Return the reproducible stream of a seed and labels. **Not private**, whatever the adjacency (E21).
 
-        Guarantee: the same seed and labels give the same numbers on every machine; different ones give independent
-        keys (HKDF-SHA256, RFC 5869, over an injective encoding). Assumption: only used for explicitly seeded,
-        non-private runs and for public quantities such as initial parameters.
+        Guarantee: the same seed and labels give the same uniforms, samples and coins on every machine (normals up to
+        the last digit of its sine and logarithm); different ones give independent keys (HKDF-SHA256, RFC 5869, over
+        an injective encoding). Assumption: only used for explicitly seeded, non-private runs and for public
+        quantities such as initial parameters.
 
         Parameters
         ----------

@@ -1,10 +1,11 @@
 """What the ledger says: the bodies of its entries, built and read in one place so that names cannot drift."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
+from privacy.chain import Entry
 from privacy.checks import real, whole
 from privacy.conversion import Conversion, order_budget
 from privacy.errors import PrivacyError
@@ -192,3 +193,48 @@ def parse(kind: str, body: Mapping[str, Any]) -> Record | None:
     """
     found = _KINDS.get(kind)
     return None if found is None else found.from_body(body)
+
+
+def filter_of(entries: Iterable[Entry], run: str) -> RenyiFilter:
+    """Return the filter of an open run as its ledger left it, so that a restarted silo goes on where it stopped.
+
+    Guarantee: the spend is the rounded-up sum of the recorded costs, so a run's filter survives restarts (Feldman and
+    Zrnic 2021; adjacency as the run states, by default one record replaced by the null record). Assumptions: the
+    entries come from an open `Ledger`, whose chain and anchor were checked; costs are taken as recorded, because
+    recomputing them is `verify`'s work and needs the accountant.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+        The ledger's entries in order.
+    run : str
+        The run.
+
+    Returns
+    -------
+    RenyiFilter
+        With everything the run spent.
+
+    Raises
+    ------
+    PrivacyError
+        If the run was never opened, is opened twice or is closed.
+    BudgetExceeded
+        If the recorded releases pass the budget.
+    """
+    current: RenyiFilter | None = None
+    for entry in entries:
+        record = parse(entry.kind, entry.body)
+        if record is None or record.run != run:
+            continue
+        if isinstance(record, RunOpened):
+            if current is not None:
+                raise PrivacyError(f"run {run!r} is opened twice; expected one opening entry")
+            current = record.filter()
+        elif current is None or isinstance(record, RunClosed):
+            raise PrivacyError(f"run {run!r} is not open; open a new run under a new name")
+        else:
+            current = current.charge(record.rdp)
+    if current is None:
+        raise PrivacyError(f"run {run!r} is not open; append its RunOpened first")
+    return current

@@ -135,6 +135,9 @@ class RunTerms(_Wire):
         Input width and hidden widths of the model.
     noise_seed : int or None
         Set only in seeded runs, which are not private; a silo refuses unless its policy allows it.
+    metrics : bool
+        Whether epochs may sum metrics over validation and test records, which are not differentially private
+        (errata E22); a silo refuses unless its policy allows it.
     config_hash : bytes
         SHA-256 of the whole run configuration.
     """
@@ -156,6 +159,7 @@ class RunTerms(_Wire):
     features: int
     hidden: tuple[int, ...]
     noise_seed: int | None
+    metrics: bool
     config_hash: bytes
 
     def __post_init__(self) -> None:

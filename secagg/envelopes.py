@@ -8,11 +8,9 @@ from secagg import cbor
 from secagg.messages import (
     CIPHERTEXT_BYTES,
     EPOCH,
-    MAX_OUTCOMES,
     Announcement,
     Bundle,
     BundlePublic,
-    EpochOutcome,
     MaskedHeader,
 )
 from secagg.roster import MAX_SILOS, RUN_ID, Run
@@ -56,12 +54,8 @@ class MaskReply(Message):
 
 @dataclass(frozen=True)
 class CloseRequest(Message):
-    """Ends a run: the outcomes of all epochs, after which a silo erases the run's secrets."""
+    """Ends a run, after which a silo erases the run's secrets."""
 
     TYPE: ClassVar[str] = "close-request"
-    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
-        "run_id": RUN_ID,
-        "outcomes": cbor.sequence(EpochOutcome.parse, MAX_OUTCOMES),
-    }
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"run_id": RUN_ID}
     run_id: bytes
-    outcomes: tuple[EpochOutcome, ...]

@@ -55,24 +55,25 @@ class Enrolment(Message):
 
 @dataclass(frozen=True)
 class RosterEntry(Message):
-    """One silo of a roster: its name, long-term identity key (not yet used), share-encryption key and n_i."""
+    """One silo of a roster: its name, long-term identity key (not yet used) and share-encryption key.
+
+    n_i is not in it: the roster goes to every silo, and no silo needs another's.
+    """
 
     TYPE: ClassVar[str] = "roster-entry"
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "silo_id": cbor.silo_id,
         "identity_key": IDENTITY,
         "encryption_key": KEY,
-        "records": cbor.uint(MAX_RECORDS),
     }
     silo_id: str
     identity_key: bytes
     encryption_key: bytes
-    records: int
 
     @classmethod
     def of(cls, enrolment: Enrolment) -> "RosterEntry":
         """Return the entry of an enrolment."""
-        return cls(enrolment.silo_id, enrolment.identity_key, enrolment.encryption_key, enrolment.records)
+        return cls(enrolment.silo_id, enrolment.identity_key, enrolment.encryption_key)
 
 
 @dataclass(frozen=True)

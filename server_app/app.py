@@ -1,9 +1,11 @@
 """Flower ServerApp of the coordinator: configuration, run folder, strategy, summary, report."""
 
+import io
 import json
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,7 +25,7 @@ from privacy.release import RunTerms
 from secagg.errors import SecAggError
 from server_app.config import ConfigError, RunConfig
 from server_app.observer import RunObserver
-from server_app.run_folder import RunFolder
+from server_app.run_folder import RunFolder, write_atomic
 from server_app.run_settings import initial_weights, settings_of
 
 logger = logging.getLogger("fcfl.coordinator")
@@ -36,13 +38,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume training; a run that cannot go on leaves its reason in ``failure.json``."""
     log_to_flower()
-    config = RunConfig.from_mapping(context.run_config)
-    path = Path(config.text("run-dir") or f"runs/{context.run_id}").resolve()
+    path = Path(str(context.run_config.get("run-dir") or f"runs/{context.run_id}")).resolve()
     try:
-        conduct(grid, config, path)
+        conduct(grid, RunConfig.from_mapping(context.run_config), path)
     except EXPECTED as error:
         logger.error("%s", error)
-        if path.is_dir():
+        # Without the folder, or on the very disk that is full, the log line has to do.
+        with suppress(OSError):
             (path / "failure.json").write_text(json.dumps({"message": str(error)}), encoding="utf-8")
         raise SystemExit(f"fcfl: {error}") from None
 
@@ -85,7 +87,9 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
         result = strategy.start(grid, array_record({"weights": initial_weights(config)}))
         observer.close(strategy.outcome)
         weights = result.arrays["weights"].numpy()
-        np.savez(path / "model.npz", weights=weights)
+        model = io.BytesIO()
+        np.savez(model, weights=weights)
+        write_atomic(path / "model.npz", [model.getvalue()])
         run.folder.write_json("summary.json", _summary(run, strategy, observer, began))
     # matplotlib is only needed now that the silos have been served.
     from server_app.report.page import write_report
@@ -96,7 +100,7 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
 def _summary(run: Opened, strategy: FcflStrategy, observer: RunObserver, began: datetime) -> Mapping[str, Any]:
     terms = run.settings.terms
     last = run.folder.history()[-1]
-    evaluated = last["purpose"] == "evaluate" and last["status"] == "completed"
+    evaluated = last["purpose"] == "evaluate" and last["validation"] and last["test"]
     count, head = observer.head
     messages = {
         "completed": "All planned rounds were done.",

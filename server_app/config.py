@@ -50,7 +50,9 @@ KEYS: Mapping[str, Key] = {
     "silos": Key(20, "silos that must enrol", low=3, high=1000),
     "rounds": Key(15, "optimisation rounds K", low=1, high=100_000),
     "model-seed": Key(2025, "public seed of the initial model", low=0, high=2**31),
-    "noise-seed": Key(-1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1),
+    "noise-seed": Key(
+        -1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1, high=2**63 - 1
+    ),
     "dp.unit": Key("record", "unit of privacy", choices=("record",)),
     "dp.epsilon": Key(1.0, "target epsilon", above=0, high=1000),
     "dp.delta": Key(1e-5, "target delta", above=0, high=0.5),
@@ -76,12 +78,13 @@ KEYS: Mapping[str, Key] = {
     "server.bias-correction": Key(True, "divide the moments by 1 - beta^t"),
     "server.preconditioner": Key("normalised", "diagonal preconditioner", choices=("none", "normalised", "raw")),
     "server.noise-corrected": Key(False, "subtract the known noise variance from v"),
-    "server.jitter": Key(1e-8, "epsilon_p", low=0, high=1),
+    "server.jitter": Key(1e-8, "epsilon_p", above=0, high=1),
     "server.trust-region": Key(0.0, "largest step relative to the RMS of the weights; 0: off", low=0, high=1e9),
     "participation.cohort": Key(10.0, "expected contributors tau_sel", above=0, high=1000),
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
     "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=1000),
+    "eval.metrics": Key(True, "sum validation metrics every round; exact sums, not differentially private"),
     "eval.final": Key(True, "evaluate the served model on validation and test at the end"),
     "deadline.enrol": Key(180.0, "seconds to wait for enrolment", above=0, high=1e6),
     "deadline.train": Key(600.0, "seconds to wait for masked vectors", above=0, high=1e6),
@@ -124,6 +127,8 @@ class RunConfig:
             )
         if self.whole("dp.contributions") > self.whole("rounds"):
             raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")
+        if self.flag("eval.final") and not self.flag("eval.metrics"):
+            raise ConfigError("eval.final: needs eval.metrics; switch both off, or both on")
         if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
             raise ConfigError("server.trust-region: must be above 0 with server.preconditioner 'raw' (1.0 is usual)")
 
@@ -154,7 +159,8 @@ class RunConfig:
 def _checked(name: str, key: Key, value: object) -> Value:
     kind = type(key.default)
     if kind is float and type(value) is int:
-        value = float(value)
+        # A whole number too large for a float is out of every range.
+        value = float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
     if type(value) is not kind:
         kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         raise ConfigError(f"{name}: expected {kinds[kind]}, got {value!r}")
@@ -165,7 +171,7 @@ def _checked(name: str, key: Key, value: object) -> Value:
     assert isinstance(value, bool | int | float)
     if isinstance(value, bool):
         return value
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{name}: expected a finite number, got {value!r}")
     if not (key.low <= value <= key.high and value > key.above):
         lower = f"above {key.above:g}" if key.above > -math.inf else f"at least {key.low:g}"

@@ -17,6 +17,7 @@ Layout::
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def write_atomic(path: Path, chunks: Iterable[bytes]) -> None:
         temporary.replace(path)
         _sync(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise RunError(
             f"{path}: cannot be written ({error.strerror}); free the disk or correct the rights, then resume the run"
         ) from None
@@ -55,6 +57,26 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def stored_config(path: Path) -> dict[str, Any]:
+    """Return the content of a run's ``config.json``: its settings under ``config``, their ``hash``.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds no run, or the file is damaged.
+    """
+    file = path / "config.json"
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"run-dir: {path} holds no run to resume") from None
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict) or "hash" not in stored:
+        raise ConfigError(f"{file}: damaged; restore it from a copy")
+    return stored
 
 
 @dataclass(frozen=True)
@@ -114,8 +136,9 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{path}: cannot be made ({error.strerror}); choose another run-dir") from None
         folder = cls(path)
-        folder.write_json("config.json", {"config": dict(config.values), "hash": config.hash})
+        # config.json last: with it the folder holds a run.
         write_atomic(path / "terms", [terms])
+        folder.write_json("config.json", {"config": dict(config.values), "hash": config.hash})
         return folder
 
     @classmethod
@@ -129,13 +152,10 @@ class RunFolder:
         """
         folder = cls(path)
         try:
-            stored = json.loads((path / "config.json").read_text(encoding="utf-8"))
             terms = (path / "terms").read_bytes()
         except FileNotFoundError:
             raise ConfigError(f"run-dir: {path} holds no run to resume") from None
-        except json.JSONDecodeError:
-            raise ConfigError(f"{path / 'config.json'}: damaged; restore it from a copy") from None
-        if stored.get("hash") != config.hash:
+        if stored_config(path)["hash"] != config.hash:
             raise ConfigError(f"resume: the run in {path} was started with another configuration")
         (path / "failure.json").unlink(missing_ok=True)
         return folder, terms

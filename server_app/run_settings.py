@@ -58,6 +58,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         features=FEATURES,
         hidden=HIDDEN,
         noise_seed=seed if seed >= 0 else None,
+        metrics=config.flag("eval.metrics"),
         config_hash=bytes.fromhex(config.hash),
     )
     return Settings(

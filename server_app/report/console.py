@@ -9,7 +9,6 @@ from rich.text import Text
 
 from server_app.report import wording
 from server_app.report.data import load_run
-from server_app.report.page import REPORT_NAME
 
 
 def summary_table(run_dir: Path) -> Table:
@@ -49,7 +48,6 @@ def summary_table(run_dir: Path) -> Table:
         ("delta", f"{summary.delta:g}"),
         ("rounds", str(summary.rounds)),
         ("ledger head", summary.ledger.head or "empty"),
-        ("report", str(run_dir / REPORT_NAME)),
     ):
         facts.add_row(name, Text(value))
 

@@ -349,7 +349,10 @@ def _history(text: str) -> tuple[Epoch, ...]:
             before = epochs[-1]
             if epoch.epoch <= before.epoch:
                 raise row.error("epoch", f"{epoch.epoch} after {before.epoch}; an epoch is never reused")
-            if epoch.round < before.round:
+            # An abandoned training epoch bears the number of the round it did not finish; the evaluation that may
+            # follow it, that of the last round that was done.
+            unfinished = before.purpose == "train" and before.status == "abandoned" and epoch.purpose == "evaluate"
+            if epoch.round < before.round - unfinished:
                 raise row.error("round", f"{epoch.round} after {before.round}; rounds do not go back")
             if epoch.epsilon < before.epsilon * (1 - _ROUNDING):
                 raise row.error("epsilon", f"{epoch.epsilon!r} after {before.epsilon!r}; what was spent stays spent")

@@ -23,6 +23,7 @@ def terms_of(**change: Any) -> RunTerms:
         "features": 52,
         "hidden": (320, 320),
         "noise_seed": None,
+        "metrics": False,
         "config_hash": bytes(32),
     }
     return RunTerms(**(values | change))
@@ -48,7 +49,7 @@ def plan_of(terms: RunTerms, **change: Any) -> ReleasePlan:
         "drift_penalty": 0.0,
         "min_records": 64,
         "max_records": 128,
-        "splits": ("validation",),
+        "splits": (),
         "point_hash": bytes(32),
         "control_hash": bytes(32),
         "terms_hash": terms.hash(),

@@ -47,7 +47,7 @@ def test_what_is_left_out_takes_the_cautious_default(tmp_path: Path) -> None:
     assert policy.min_cohort == 8.0
 
 
-NUMBERS = [f.name for f in dataclasses.fields(Policy) if f.name not in ("hidden", "allow_seeded")]
+NUMBERS = [f.name for f in dataclasses.fields(Policy) if f.name not in ("hidden", "allow_seeded", "allow_metrics")]
 BAD_NUMBERS = ["nan", "inf", "-inf", "-1.0", "0", "0.0", '"1"', "true", "[1]"]
 
 
@@ -132,6 +132,7 @@ def test_terms_within_every_limit_pass() -> None:
     ("change", "says"),
     [
         ({"noise_seed": 0}, "allow_seeded"),
+        ({"metrics": True}, "allow_metrics"),
         ({"sigma_min": 0.49}, "sigma_min"),
         ({"clip_norm": 2.1}, "clip norm"),
         ({"sampling_rate": 0.51}, "sampling rate"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +70,6 @@ def write_folder(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
-
-
-FRED_START = date(2017, 1, 1)
 
 
 @pytest.fixture

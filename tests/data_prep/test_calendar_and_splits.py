@@ -12,7 +12,7 @@ import pytest
 from data_prep.bars import Bars
 from data_prep.calendar import align, exchange_days, union_days
 from data_prep.errors import DataError
-from data_prep.features import MEMORY_ROWS
+from data_prep.features.table import MEMORY_ROWS
 from data_prep.splits import Splits, sample_rows, split_days
 
 

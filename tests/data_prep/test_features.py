@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from data_prep.bars import Bars
 from data_prep.calendar import Aligned, align
-from data_prep.features import FEATURES, MEMORY_ROWS, N_FEATURES, build_context, compute_features, markdown_table
-from data_prep.features.compute import warm_rows
+from data_prep.features.compute import build_context, compute_features, warm_rows
+from data_prep.features.table import FEATURES, MEMORY_ROWS, N_FEATURES, markdown_table
 from data_prep.readers.factors import FACTORS, DailyFactors
 from data_prep.readers.macro import SERIES, MonthlySeries
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import DataError
-from data_prep.features import FEATURES
+from data_prep.features.table import FEATURES
 from data_prep.prepare import FederationSpec, Splits, prepare_files, prepare_synthetic
 from data_prep.shards import open_shard
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import DataError
-from data_prep.features import N_FEATURES, feature_hash
+from data_prep.features.table import N_FEATURES, feature_hash
 from data_prep.shards import SCHEMA_VERSION, Split, open_shard, scale_targets, write_shard
 
 MANIFEST = {"target_scale": 0.01, "first_date": "2020-01-02", "last_date": "2024-05-06"}

@@ -11,7 +11,7 @@ import pytest
 from data_prep.bars import Bars
 from data_prep.calendar import align
 from data_prep.errors import DataError
-from data_prep.features import build_context, compute_features
+from data_prep.features.compute import build_context, compute_features
 from data_prep.splits import Splits, sample_rows, split_days
 from data_prep.synthetic import SECTORS, MarketSpec, sector_loadings, simulate
 

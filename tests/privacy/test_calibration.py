@@ -97,4 +97,4 @@ def test_calibration_meets_its_target(epsilon: float, q: float, steps: int, cont
     assert found.epsilon <= epsilon
     if found.noise_multiplier > 0.3:
         assert found.epsilon >= epsilon - 1e-4 * max(1.0, epsilon)
-        assert epsilon_rdp(q, found.noise_multiplier, steps * contributions, 1e-5) >= found.epsilon - 1e-4
+        assert epsilon_rdp(q, found.noise_multiplier, steps * contributions, 1e-5) >= found.epsilon * 0.995 - 1e-4

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.chain import GENESIS, seal
-from privacy.errors import LedgerError
+from privacy.errors import LedgerError, PrivacyError
+from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger, verify
 from privacy.plan import MechanismPlan
-from privacy.records import SEEDED, Release, RunClosed, RunOpened
+from privacy.records import SEEDED, Release, RunClosed, RunOpened, filter_of
 
 OPENED = RunOpened("run-1", 1.0, 1e-5, 17.0, 0.5, "fcfl 0.1.0")
 PLAN = MechanismPlan(0.1, 1.0, 4.0, 5, 1000)
@@ -350,6 +351,18 @@ def test_runs_add_up_and_unknown_kinds_are_reported(files: tuple[Path, Path]) ->
     assert summary.epsilon == pytest.approx(2 * summary.runs[0].epsilon)
     assert [run.closed for run in summary.runs] == [True, False]
     assert summary.unknown_kinds == ("note",)
+
+
+def test_a_restarted_silo_goes_on_with_its_filter(files: tuple[Path, Path]) -> None:
+    write(files, epochs=3)
+    with Ledger.open(*files) as ledger:
+        current = filter_of(ledger.entries(), "run-1")
+        assert current == RenyiFilter(17.0, 0.5, verify(*files).runs[0].rdp_spent)
+        with pytest.raises(PrivacyError, match="not open"):
+            filter_of(ledger.entries(), "run-2")
+        ledger.append(RunClosed.KIND, RunClosed("run-1", "done").body())
+        with pytest.raises(PrivacyError, match="not open"):
+            filter_of(ledger.entries(), "run-1")
 
 
 def test_verify_leaves_a_torn_line_alone(files: tuple[Path, Path]) -> None:

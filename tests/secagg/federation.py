@@ -62,7 +62,7 @@ class Federation:
     def __post_init__(self) -> None:
         ids = [f"silo-{i:02d}" for i in range(self.n)]
         self.keys = {s: silo.new_run_keys(seeded(f"keys/{self.tag}/{s}")) for s in ids}
-        roster = Roster(tuple(RosterEntry(s, b"", self.keys[s].encryption_key, 100) for s in ids))
+        roster = Roster(tuple(RosterEntry(s, b"", self.keys[s].encryption_key) for s in ids))
         self.run = Run(1, bytes(range(16)), roster, self.threshold or default_threshold(self.n))
         self.run = Run.from_bytes(self.run.to_bytes())
 

@@ -183,7 +183,7 @@ def test_oversized_fields_are_refused_by_name() -> None:
     with pytest.raises(ProtocolError, match="at most"):
         cbor.decode(bytes(cbor.MAX_MESSAGE + 1), "message")
     with pytest.raises(ProtocolError, match="silo_id"):
-        RosterEntry("a" * 65, b"", bytes(32), 1)
+        RosterEntry("a" * 65, b"", bytes(32))
 
 
 def test_a_bundle_whose_ciphertexts_do_not_fit_its_hash_is_refused() -> None:

@@ -14,7 +14,7 @@ FED = Federation(4)
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "-a", "a\n", "../x"])
 def test_odd_silo_ids_are_refused(name: str) -> None:
     with pytest.raises(ProtocolError, match="silo_id"):
-        RosterEntry(name, b"", bytes(32), 1)
+        RosterEntry(name, b"", bytes(32))
 
 
 def test_enrolment_refuses_a_key_that_would_stop_the_others() -> None:
@@ -42,7 +42,7 @@ def test_rosters_are_sorted_distinct_and_not_alone() -> None:
 
 def test_the_roster_hash_depends_on_every_entry() -> None:
     roster = FED.run.roster
-    changed = Roster((dataclasses.replace(roster.entries[0], records=101), *roster.entries[1:]))
+    changed = Roster((dataclasses.replace(roster.entries[0], identity_key=bytes(32)), *roster.entries[1:]))
     assert roster.hash() != changed.hash()
     assert len(roster.hash()) == 32
 

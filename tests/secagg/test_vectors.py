@@ -22,7 +22,7 @@ def compute() -> dict[str, Any]:
     ids = ("alpha", "bravo", "charlie")
     entropy = {s: seeded(f"fcfl-secagg/vectors/{i}") for i, s in enumerate(ids)}
     keys = {s: silo.new_run_keys(entropy[s]) for s in ids}
-    roster = Roster(tuple(RosterEntry(s, b"", keys[s].encryption_key, 10 * (i + 1)) for i, s in enumerate(ids)))
+    roster = Roster(tuple(RosterEntry(s, b"", keys[s].encryption_key) for s in ids))
     run = Run(1, bytes(range(16)), roster, 3)
     made = {s: silo.create_bundle(run, keys[s], s, 7, entropy[s]) for s in ids}
     bundles = {s: bundle for s, (_, bundle) in made.items()}

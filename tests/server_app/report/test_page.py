@@ -232,7 +232,6 @@ def test_a_seeded_run_warns_on_the_console_too(write_run: WriteRun) -> None:
         assert part in said
     for part in ("0.944 of 1.000", "1e-05", "15", HEAD, "not private: seeded", "[red]budget exhausted[/nonsense]"):
         assert part in said
-    assert str(directory / "report.html") in said.replace("\n", "").replace(" ", "")
 
 
 def test_the_console_without_evaluation_or_optimum(write_run: WriteRun) -> None:

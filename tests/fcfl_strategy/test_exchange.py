@@ -1,0 +1,193 @@
+"""Sending and collecting over a Grid that misbehaves."""
+
+import io
+import time
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
+
+from fcfl_strategy.exchange import Answer, array_record, exchange, request
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Message(...) stamps these into its metadata, as inside a Flower task."""
+    for name, value in (("_run_id", 1), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+class FakeGrid:
+    """Replies are given out at set times; `make` turns a request into replies with the seconds each takes."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+        self.due: list[tuple[float, Message]] = []
+        self.pulled: list[list[str]] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            identity = f"message-{message.metadata.dst_node_id}"
+            message.metadata.__dict__["_message_id"] = identity
+            ids.append(identity)
+            self.due += [(time.monotonic() + seconds, reply) for seconds, reply in self.make(message)]
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Like a server that has not noticed yet what was fetched before: replies come again."""
+        asked = list(message_ids)
+        self.pulled.append(asked)
+        return [reply for due, reply in self.due if due <= time.monotonic()]
+
+
+def reply_with(message: Message, fields: dict[str, Any], record: Any = None) -> Message:
+    content = RecordDict({"body": ConfigRecord(fields)})
+    if record is not None:
+        content["arrays"] = record
+    return Message(content, reply_to=message)
+
+
+def ask(make: Any, nodes: Iterable[int] = (7, 8), timeout: float = 0.3) -> tuple[list[Answer], list[Answer], FakeGrid]:
+    grid, seen = FakeGrid(make), list[Answer]()
+    messages = [request("query.test", node, b"question", ttl=5.0, group="1") for node in nodes]
+    answers = exchange(grid, messages, timeout=timeout, poll=0.01, received=seen.append)  # type: ignore[arg-type]
+    return answers, seen, grid
+
+
+def test_answers_come_in_order_of_arrival_and_are_handed_over_at_once() -> None:
+    answers, seen, _ = ask(lambda m: [(0.1 if m.metadata.dst_node_id == 7 else 0.0, reply_with(m, {"data": b"x"}))])
+    assert [answer.node for answer in answers] == [8, 7]
+    assert seen == answers
+
+
+def test_a_request_carries_its_body_its_lifetime_and_shared_arrays() -> None:
+    arrays = array_record({"point": np.arange(3, dtype=np.float32)})
+    message = request("train", 9, b"body", ttl=12.0, group="4", arrays=arrays)
+    assert message.metadata.dst_node_id == 9
+    assert message.metadata.message_type == "train"
+    assert message.metadata.ttl == 12.0
+    assert message.metadata.group_id == "4"
+    assert message.content["body"]["data"] == b"body"
+    assert message.content["arrays"] is arrays
+
+
+def test_it_ends_with_the_last_answer_and_does_not_wait_for_the_deadline() -> None:
+    began = time.monotonic()
+    answers, _, _ = ask(lambda m: [(0.0, reply_with(m, {"data": b"x"}))], timeout=30.0)
+    assert len(answers) == 2
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_late_answer_is_given_up_at_the_deadline() -> None:
+    began = time.monotonic()
+    answers, seen, _ = ask(lambda m: [(0.0 if m.metadata.dst_node_id == 7 else 60.0, reply_with(m, {"data": b"x"}))])
+    assert [answer.node for answer in answers] == [7]
+    assert seen == answers
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_reply_that_comes_twice_counts_once_and_an_unasked_one_never() -> None:
+    def make(message: Message) -> list[tuple[float, Message]]:
+        stray = reply_with(message, {"data": b"stray"})
+        stray.metadata.__dict__["_reply_to_message_id"] = "message-of-somebody-else"
+        slow = 0.05 if message.metadata.dst_node_id == 8 else 0.0
+        return [(0.0, stray), (slow, reply_with(message, {"data": b"x"})), (slow, reply_with(message, {"data": b"y"}))]
+
+    answers, _, grid = ask(make)
+    assert [(answer.node, answer.body) for answer in answers] == [(7, b"x"), (8, b"x")]
+    assert grid.pulled[-1] == ["message-8"]
+
+
+def test_an_error_made_by_the_superlink_is_charged_to_the_node_that_was_asked() -> None:
+    """Such replies carry the SuperLink's own id, 1, as their source."""
+
+    def make(message: Message) -> list[tuple[float, Message]]:
+        reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "node is offline"), reply_to=message)
+        reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+        assert reply.metadata.src_node_id == 1
+        return [(0.0, reply)]
+
+    answers, _, _ = ask(make)
+    assert [(answer.node, answer.body, answer.code) for answer in answers] == [(7, None, None), (8, None, None)]
+
+
+def test_a_refusal_keeps_its_code() -> None:
+    answers, _, _ = ask(lambda m: [(0.0, reply_with(m, {"code": 2}))], nodes=[7])
+    assert answers == [Answer(7, None, {}, 2)]
+
+
+def raw(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
+    return ArrayRecord({"update": Array(dtype="uint32", shape=(3,), stype=stype, data=data)})
+
+
+def archive() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.zeros(2))
+    return buffer.getvalue()
+
+
+def npy(header: str) -> bytes:
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+MALFORMED = {
+    "no body": lambda m: Message(RecordDict({}), reply_to=m),
+    "a body of another kind": lambda m: Message(RecordDict({"body": MetricRecord({"data": 1.0})}), reply_to=m),
+    "data of another kind": lambda m: reply_with(m, {"data": "text"}),
+    "a code of another kind": lambda m: reply_with(m, {"code": "text"}),
+    "empty array": lambda m: reply_with(m, {"data": b"x"}, raw(b"")),
+    "garbage": lambda m: reply_with(m, {"data": b"x"}, raw(b"\x00\x01garbage")),
+    "another serialisation": lambda m: reply_with(m, {"data": b"x"}, raw(b"\x00", "torch")),
+    "a truncated archive": lambda m: reply_with(m, {"data": b"x"}, raw(b"PK\x03\x04oops")),
+    "an archive": lambda m: reply_with(m, {"data": b"x"}, raw(archive())),
+    "a header that is no header": lambda m: reply_with(m, {"data": b"x"}, raw(npy("{'descr': ("))),
+    "more values than memory": lambda m: reply_with(
+        m, {"data": b"x"}, raw(npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1000000000000000,), }"))
+    ),
+    "pickled objects": lambda m: reply_with(
+        m, {"data": b"x"}, raw(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }") + b"\x80\x04N.")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_reply_is_no_answer_and_stops_nobody_else(kind: str) -> None:
+    good = array_record({"update": np.arange(3, dtype=np.uint32)})
+
+    def make(message: Message) -> list[tuple[float, Message]]:
+        bad = message.metadata.dst_node_id == 7
+        return [(0.0, MALFORMED[kind](message) if bad else reply_with(message, {"data": b"fine"}, good))]
+
+    answers, _, _ = ask(make)
+    assert answers[0] == Answer(7, None, {})
+    assert answers[1].body == b"fine"
+    assert answers[1].arrays["update"].tolist() == [0, 1, 2]
+    assert answers[1].size == 4 + 12
+
+
+@pytest.mark.parametrize("pushed", [[None, "message-8"], ["", "message-8"], []])
+def test_a_message_that_flower_could_not_push_is_never_answered(pushed: list[str | None]) -> None:
+    """Flower gives None for it, or an empty list when the whole payload was too large."""
+    grid = FakeGrid(lambda m: [(0.0, reply_with(m, {"data": b"x"}))])
+    push = grid.push_messages
+    fake = SimpleNamespace(
+        push_messages=lambda messages: push(messages) and pushed,
+        pull_messages=lambda ids: [reply for reply in grid.pull_messages(ids) if "message-8" in pushed],
+    )
+    messages = [request("query.test", node, b"question", ttl=5.0, group="1") for node in (7, 8)]
+    answers = exchange(fake, messages, timeout=0.1, poll=0.01)  # type: ignore[arg-type]
+    assert [answer.node for answer in answers] == ([8] if pushed else [])
+    assert all(None not in asked and "" not in asked for asked in grid.pulled)
+
+
+def test_nobody_to_ask_is_no_wait() -> None:
+    answers, _, grid = ask(lambda m: [], nodes=[], timeout=30.0)
+    assert answers == []
+    assert grid.pulled == []
