@@ -131,7 +131,7 @@ class SecureEpoch:
 
         After that a vector could not count any more and would cost its silo budget for nothing.
         """
-        if self.federation.journal.get(f"{self.number:08d}.survivors") is not None:
+        if self._fixed() is not None:
             return []
         asked = sorted(set(self.announcement.ids) - set(self.masked))
         payload = sum(array.numpy().nbytes for array in arrays.values())
@@ -145,11 +145,17 @@ class SecureEpoch:
                 messages.append(request(CONTRIBUTE, node, body, ttl=ttl, group=str(self.number), arrays=arrays))
         return messages
 
+    def _fixed(self) -> bytes | None:
+        return self.federation.journal.get(f"{self.number:08d}.survivors")
+
     def receive_masked(self, answer: Answer) -> None:
         """Take one masked vector and the silo's next bundle, durably; what does not fit counts as lost."""
         silo = self.federation.silos[answer.node]
         if answer.body is None:
             logger.warning("epoch %d: %s gave no vector (code %s)", self.number, silo, answer.code)
+            return
+        if self._fixed() is not None:
+            logger.warning("epoch %d: the vector of %s came after the survivors were fixed", self.number, silo)
             return
         try:
             reply = MaskReply.from_bytes(answer.body)
@@ -177,13 +183,12 @@ class SecureEpoch:
         secagg.errors.NotEnoughSurvivors
             If fewer than the threshold are left.
         """
-        name = f"{self.number:08d}.survivors"
-        stored = self.federation.journal.get(name)
+        stored = self._fixed()
         if stored is not None:
             fixed = UnmaskRequest.from_bytes(stored)
         else:
             fixed = coordinator.unmask_request(self.federation.run, self.announcement, sorted(self.masked))
-            self.federation.journal.put(name, fixed.to_bytes())
+            self.federation.journal.put(f"{self.number:08d}.survivors", fixed.to_bytes())
         self.masked = {silo: self.masked[silo] for silo in fixed.survivors}
         self.fixed = fixed
         return fixed

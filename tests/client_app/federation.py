@@ -96,6 +96,7 @@ def silo_toml(name: str, data: Path, **policy: Any) -> str:
         "min_cohort": 1.0,
         "min_enrolment": 3,
         "allow_seeded": True,
+        "allow_metrics": True,
         "hidden": list(HIDDEN),
     } | policy
     lines = [f"{key} = {json.dumps(value)}" for key, value in limits.items()]
@@ -231,7 +232,7 @@ class Desk:
         found = [Enrolment.from_bytes(self.silo(name).enrol(body).body) for name in self.small.homes]
         roster = Roster(tuple(RosterEntry.of(e) for e in sorted(found, key=lambda e: e.silo_id)))
         self.run = Run(PROTOCOL_VERSION, RUN_ID, roster, roster.threshold, 0)
-        self.records = {entry.silo_id: entry.records for entry in roster.entries}
+        self.records = {enrolment.silo_id: enrolment.records for enrolment in found}
         self.state = rounds.first_state(self.settings, initial_weights(self.config), self.records)
 
     def join(self, name: str, epoch: int) -> Bundle:
@@ -280,7 +281,7 @@ class Desk:
         return coordinator.unmask_request(self.run, asked.announcement, survivors)
 
     def close(self, name: str) -> None:
-        self.silo(name).close(CloseRequest(RUN_ID, ()).to_bytes())
+        self.silo(name).close(CloseRequest(RUN_ID).to_bytes())
 
     def folder(self, name: str) -> Path:
         return self.small.homes[name].root / "runs" / RUN_ID.hex()

@@ -129,7 +129,7 @@ def test_an_unknown_run_is_declined_at_every_stage(desk: MakeDesk) -> None:
     grid, unknown = made.small.grid(made.config), b"?" * 16
     run = dataclasses.replace(made.run, run_id=unknown)
     assert code_of(sent(grid, "query.join", content(JoinRequest(run, 1).to_bytes()))) == Code.DECLINED
-    assert code_of(sent(grid, "query.close", content(CloseRequest(unknown, ()).to_bytes()))) == Code.DECLINED
+    assert code_of(sent(grid, "query.close", content(CloseRequest(unknown).to_bytes()))) == Code.DECLINED
 
 
 SECRET_TEXT = "record 17 of ticker ACME has the return 0.0425"
@@ -222,6 +222,6 @@ def test_a_deployed_node_s_own_folder_comes_before_the_simulation_s() -> None:
 def test_the_run_id_of_a_message_never_leaves_the_runs_folder(desk: MakeDesk) -> None:
     made = desk()
     runs = made.small.homes[FIRST].root / "runs"
-    sent(made.small.grid(made.config), "query.close", content(CloseRequest(b"../../../../etc/", ()).to_bytes()))
+    sent(made.small.grid(made.config), "query.close", content(CloseRequest(b"../../../../etc/").to_bytes()))
     assert {path.parent for path in runs.iterdir()} == {runs}
     assert RUN_ID.hex() in {path.name for path in runs.iterdir()}

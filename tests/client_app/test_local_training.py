@@ -160,16 +160,16 @@ def test_the_stated_noise_energy_is_that_of_the_noise(proximal: float, budget: f
     )
     zeros = np.zeros((RECORDS, P), np.float32), np.zeros(RECORDS, np.float32)
     nothing, stream = np.zeros(P, np.float32), RandomStream.seeded(11, "energy")
-    runs = [train_locally(Linear(), *zeros, plan, mechanism, nothing, nothing, 0.2, stream) for _ in range(1500)]
+    runs = [train_locally(Linear(), *zeros, plan, mechanism, nothing, nothing, 0.2, stream) for _ in range(800)]
     energies = [float(np.sum(run.delta**2)) for run in runs]
     stated = runs[0].noise_energy
-    # Spread of a mean of 1500 chi-square values of 4 degrees of freedom: 1.8 %.
-    assert np.mean(energies) == pytest.approx(stated, rel=0.075)
+    # Spread of a mean of 800 chi-square values of 4 degrees of freedom: 2.5 %.
+    assert np.mean(energies) == pytest.approx(stated, rel=0.1)
     assert runs[0].steps == (1 if budget else 3)
     # ||g_bar||^2 less its noise is zero on average, so what is kept of it is small against the noise.
     noise = P * (mechanism.noise_stddev / mechanism.divisor) ** 2 / runs[0].steps
     assert np.mean([run.direction for run in runs]) < 0.5 * noise
-    assert np.mean([np.sum(run.mean_gradient**2) for run in runs]) == pytest.approx(noise, rel=0.075)
+    assert np.mean([np.sum(run.mean_gradient**2) for run in runs]) == pytest.approx(noise, rel=0.1)
 
 
 def test_records_that_give_no_finite_gradient_become_zero_vectors() -> None:

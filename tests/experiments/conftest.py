@@ -19,5 +19,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Smal
 
 @pytest.fixture
 def hurry() -> dict[str, Any]:
-    """Deadlines short enough to lose messages in; replies of a LocalGrid are there at once."""
-    return {"deadline.train": 0.05, "deadline.unmask": 0.05, "deadline.enrol": 0.2}
+    """Deadlines short enough to lose messages in; replies of a LocalGrid are there once it has handled the request.
+
+    The time for unmasking includes the handling of latecomers' joins.
+    """
+    return {"deadline.train": 0.1, "deadline.unmask": 0.8, "deadline.enrol": 0.2}

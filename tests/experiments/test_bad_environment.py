@@ -307,13 +307,13 @@ def test_a_second_run_on_the_same_silos_is_declined_once_their_total_is_granted(
 
 def test_a_seeded_run_repeats_bit_for_bit_and_says_that_it_is_not_private(small: MakeSmall, tmp_path: Path) -> None:
     weights = []
-    for number, seed in enumerate((7, 7, 8, -1, -1)):
+    for number, seed in enumerate((7, 7, 8, -1)):
         made = Small.make(tmp_path / str(number), 3)
-        config = made.config(**{"noise-seed": seed, "participation.cohort": 2.0})
+        config = made.config(rounds=1, **{"noise-seed": seed, "participation.cohort": 2.0})
         done = conduct(made.grid(config), config, tmp_path / str(number) / "run")
         weights.append(done.strategy._weights()["weights"].numpy())
         status = {record.status for home in made.homes.values() for record in records_of(home)[:1]}
         assert status == ({"not private: seeded"} if seed >= 0 else {"private"})
     np.testing.assert_array_equal(weights[0], weights[1])
-    for one, other in ((0, 2), (0, 3), (3, 4)):
+    for one, other in ((0, 2), (0, 3), (2, 3)):
         assert not np.array_equal(weights[one], weights[other])

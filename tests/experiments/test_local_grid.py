@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from experiments.local_grid import FIRST_NODE_ID, Fault, LocalGrid
-from fcfl_strategy.exchange import Answer, array_record, exchange, request
+from fcfl_strategy.exchange import Answer, Mailbox, array_record, request
 
 
 def echo(act: Callable[[Message, Context], RecordDict]) -> ClientApp:
@@ -29,7 +29,7 @@ def body(data: bytes = b"yes", **more: Any) -> RecordDict:
 
 def ask(grid: LocalGrid, nodes: int = 1, *, timeout: float = 5.0) -> list[Answer]:
     messages = [request("query.ask", FIRST_NODE_ID + i, b"q", ttl=60.0, group="1") for i in range(nodes)]
-    return exchange(grid, messages, timeout=timeout, poll=0.002)
+    return Mailbox(grid, 0.002).exchange(messages, timeout)
 
 
 def test_each_node_has_its_partition_its_state_and_the_run_configuration() -> None:

@@ -63,7 +63,7 @@ STAGES = [
 
 @pytest.mark.parametrize(
     ("n", "lost", "stage", "epoch", "kind"),
-    [(5, 1, *stage) for stage in STAGES[::2]] + [(6, 1, *STAGES[4])] + [(7, 2, *stage) for stage in STAGES],
+    [(5, 1, *stage) for stage in STAGES[::2]] + [(6, 1, *STAGES[4])] + [(7, 2, *stage) for stage in STAGES[1::2]],
 )
 def test_with_up_to_n_minus_t_silos_lost_a_round_gives_exactly_the_survivors_sum(
     small: MakeSmall,
@@ -122,7 +122,7 @@ def test_a_latecomer_joins_again_and_contributes(
     assert seen[0].any()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_under_random_losses_everywhere_sums_controls_and_ledgers_agree(
     small: MakeSmall, hurry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:

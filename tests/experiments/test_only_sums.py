@@ -128,7 +128,7 @@ def watched_run(small: Small, patch: pytest.MonkeyPatch, path: Path, **settings:
     patch.setattr(secagg.coordinator, "recover", recovered)
     patch.setattr(FileJournal, "put", kept)
     faults = Faults({**drop(TRAIN, [1], [4]), **drop(TRAIN, [2], [3], "error")})
-    config = small.config(**{"deadline.train": 0.05, "deadline.unmask": 0.05, "deadline.enrol": 0.2}, **settings)
+    config = small.config(**{"deadline.train": 0.1, "deadline.unmask": 5.0, "deadline.enrol": 5.0}, **settings)
     conduct(small.grid(config, fault=faults, observe=observe), config, path)
     return Watched(held, sums, small)
 
@@ -262,6 +262,7 @@ def test_the_coordinator_sees_only_sums(watched: Watched) -> None:
     # What it wrote down is that, and the state that follows from sums.
     readers: dict[str, Callable[[bytes], Any]] = {
         "run": Run.from_bytes,
+        "enrolment": Enrolment.from_bytes,
         "checkpoint": checkpoint.load,
         "announcement": Announcement.from_bytes,
         "survivors": UnmaskRequest.from_bytes,
