@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from client_app.drift_control import Control, Pending
 from client_app.errors import Declined, SiloError
-from client_app.policy import SiloSettings, load_settings
+from client_app.policy import SiloSettings, load_settings, parse_settings
 from privacy.ledger import Ledger
 
 
@@ -86,11 +86,13 @@ class SiloHome:
         Raises
         ------
         SiloError
-            If the folder already holds a silo: a ledger is never replaced.
+            If the folder already holds a silo (a ledger is never replaced), or a setting is wrong; then nothing is
+            left behind.
         """
-        root.mkdir(parents=True, exist_ok=True)
         if (root / "silo.toml").exists():
             raise SiloError(f"{root}: already holds a silo; its ledger is never replaced")
+        parse_settings(root / "silo.toml", settings.encode())
+        root.mkdir(parents=True, exist_ok=True)
         Ledger.create(root / "ledger.jsonl", root / "ledger.anchor").close()
         write_atomic(root / "silo.toml", settings.encode())
         return cls.open(root)

@@ -75,12 +75,18 @@ def load_settings(path: Path) -> SiloSettings:
         a wrong type, or a number that is not finite and positive.
     """
     try:
-        with path.open("rb") as file:
-            tables = tomllib.load(file)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise SiloError(f"{path}: not found; create the silo first (fcfl silo init)") from None
     except OSError as error:
         raise SiloError(f"{path}: cannot be read ({error.strerror}); check its rights") from None
+    return parse_settings(path, content)
+
+
+def parse_settings(path: Path, content: bytes) -> SiloSettings:
+    """Check the content of a ``silo.toml``; ``path`` is where it lies or will lie."""
+    try:
+        tables = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SiloError(f"{path}: not valid TOML: {error}") from None
     silo, policy = tables.get("silo"), tables.get("policy")

@@ -193,7 +193,7 @@ class Silo:
             raise Declined("the ledger is behind a head this silo has shown; restore the ledger that goes with it")
 
     def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
-        """Apply the announced outcomes to the control, then erase what earlier epochs left."""
+        """Apply the announced outcomes to the control, then close and erase the epochs before this one."""
         control = folder.control(parameters)
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:

@@ -55,8 +55,9 @@ def make_silo(
         If the folder already holds a silo, or a value is out of range.
     """
     text = TEMPLATE.format(
-        name=json.dumps(name),
-        data=json.dumps(str(data.resolve())),
+        # A JSON string is a TOML string as long as nothing is escaped as a pair of surrogates.
+        name=json.dumps(name, ensure_ascii=False),
+        data=json.dumps(str(data.resolve()), ensure_ascii=False),
         epsilon=float(epsilon),
         delta=float(delta),
         min_cohort=float(min_cohort),

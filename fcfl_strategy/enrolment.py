@@ -44,30 +44,35 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     left = max(deadline - time.monotonic(), settings.deadlines.poll)
     answers = mailbox.exchange(messages, left)
 
+    stored = journal.get("run")
+    run = None if stored is None else Run.from_bytes(stored)
     found: dict[str, tuple[int, Enrolment]] = {}
     for answer in answers:
         enrolment = _read(answer)
-        if enrolment is not None and enrolment.silo_id in found:
+        if enrolment is None:
+            continue
+        if run is not None and not _listed(run, enrolment):
+            logger.warning("%s on node %d is not a silo of this run; it is left out", enrolment.silo_id, answer.node)
+        elif enrolment.silo_id in found:
             logger.warning("two nodes enrol as %s; the second is left out", enrolment.silo_id)
-        elif enrolment is not None:
+        else:
             found[enrolment.silo_id] = (answer.node, enrolment)
 
-    stored = journal.get("run")
-    if stored is None:
+    if run is None:
         run = _freeze(settings, {silo: enrolment for silo, (_, enrolment) in found.items()})
         for silo, (_, enrolment) in found.items():
             journal.put(f"enrolment.{run.roster.index(silo):05d}", enrolment.to_bytes())
         journal.put("run", run.to_bytes())
-    else:
-        run = Run.from_bytes(stored)
-    nodes_by_silo = {
-        silo: node
-        for silo, (node, enrolment) in found.items()
-        if silo in run.roster and run.roster.entry(silo).encryption_key == enrolment.encryption_key
-    }
     enrolled = (journal.get(name) for name in journal.names("enrolment."))
     agreed = [Enrolment.from_bytes(data) for data in enrolled if data is not None]
-    return Federation(run, nodes_by_silo, journal), {enrolment.silo_id: enrolment.records for enrolment in agreed}
+    federation = Federation(run, {silo: node for silo, (node, _) in found.items()}, journal)
+    return federation, {enrolment.silo_id: enrolment.records for enrolment in agreed}
+
+
+def _listed(run: Run, enrolment: Enrolment) -> bool:
+    """Whether a silo answers with the key that the roster holds under its name."""
+    silo = enrolment.silo_id
+    return silo in run.roster and run.roster.entry(silo).encryption_key == enrolment.encryption_key
 
 
 def _read(answer: Answer) -> Enrolment | None:

@@ -1,7 +1,9 @@
 """Small federations that the tests write themselves: few records, a narrow model, everything in one process."""
 
+import functools
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +45,7 @@ from secagg.messages import (
     UnmaskShares,
 )
 from secagg.ring import decode_sum
+from server_app import run_settings
 from server_app.app import open_run
 from server_app.config import RunConfig
 from server_app.observer import RunObserver
@@ -53,9 +56,14 @@ PARAMETERS = Mlp(N_FEATURES, HIDDEN).size
 RUN_ID = bytes(range(16))
 
 
-def narrow_model(patch: pytest.MonkeyPatch) -> None:
-    """Let runs use a model of a few hundred parameters, to which the silos of `make_silo` agree."""
-    patch.setattr("server_app.run_settings.HIDDEN", HIDDEN)
+cached_calibrate = functools.cache(run_settings.calibrate)
+
+
+def make_light(patch: pytest.MonkeyPatch, hidden: tuple[int, ...] = HIDDEN) -> None:
+    """Let runs use a model of a few hundred parameters, calibrate once, and not wait for the disk."""
+    patch.setattr(run_settings, "HIDDEN", hidden)
+    patch.setattr(run_settings, "calibrate", cached_calibrate)
+    patch.setattr(os, "fsync", lambda handle: None)
 
 
 def write_samples(folder: Path, records: int, seed: int, *, validation: int = 24, test: int = 16) -> Path:

@@ -1,0 +1,51 @@
+"""Making silo folders."""
+
+from pathlib import Path
+
+import pytest
+
+from client_app.errors import SiloError
+from client_app.home import SiloHome
+from experiments.silos import make_silo, make_silos
+
+
+def test_a_silo_is_made_with_its_policy_and_an_empty_ledger(tmp_path: Path) -> None:
+    made = make_silo(tmp_path / "silo", "bank-1", tmp_path / "data", epsilon=2, delta=1e-6, min_cohort=9)
+    opened = SiloHome.open(tmp_path / "silo")
+    assert opened == made
+    assert opened.settings.name == "bank-1"
+    assert opened.settings.data == (tmp_path / "data").resolve()
+    assert (opened.settings.policy.epsilon, opened.settings.policy.delta) == (2.0, 1e-6)
+    assert opened.settings.policy.min_cohort == 9.0
+    assert not opened.settings.policy.allow_seeded
+    with opened.ledger() as ledger:
+        assert ledger.entries() == ()
+
+
+@pytest.mark.parametrize("name", ["daten ü", 'with "quotes"', "back\\slash", "emoji \U0001f600", "tab\there"])
+def test_the_folder_of_the_samples_may_have_any_name(tmp_path: Path, name: str) -> None:
+    made = make_silo(tmp_path / "silo", "bank", tmp_path / name, epsilon=1, delta=1e-5)
+    assert made.settings.data == (tmp_path / name).resolve()
+
+
+def test_a_silo_is_never_made_twice(tmp_path: Path) -> None:
+    make_silo(tmp_path / "silo", "bank", tmp_path / "data", epsilon=1, delta=1e-5)
+    before = (tmp_path / "silo" / "silo.toml").read_bytes()
+    with pytest.raises(SiloError, match="never replaced"):
+        make_silo(tmp_path / "silo", "bank", tmp_path / "data", epsilon=9, delta=1e-5)
+    assert (tmp_path / "silo" / "silo.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(("epsilon", "name"), [(-1.0, "bank"), (float("nan"), "bank"), (1.0, "no spaces"), (1.0, "")])
+def test_a_wrong_setting_leaves_nothing_behind(tmp_path: Path, epsilon: float, name: str) -> None:
+    with pytest.raises(SiloError, match=r"silo\.toml"):
+        make_silo(tmp_path / "silo", name, tmp_path / "data", epsilon=epsilon, delta=1e-5)
+    assert not (tmp_path / "silo").exists()
+    make_silo(tmp_path / "silo", "bank", tmp_path / "data", epsilon=1.0, delta=1e-5)
+
+
+def test_a_simulated_federation_gets_numbered_silos(tmp_path: Path) -> None:
+    made = make_silos([tmp_path / "a", tmp_path / "b"], tmp_path / "silos", epsilon=1, delta=1e-5)
+    assert [home.root.name for home in made] == ["silo-00", "silo-01"]
+    assert [home.settings.name for home in made] == ["silo-00", "silo-01"]
+    assert [home.settings.data for home in made] == [(tmp_path / "a").resolve(), (tmp_path / "b").resolve()]
