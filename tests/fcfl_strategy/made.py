@@ -38,6 +38,7 @@ def make_terms(**changes: Any) -> RunTerms:
         features=3,
         hidden=(1,),
         noise_seed=None,
+        metrics=True,
         config_hash=b"c" * 32,
     )
     return replace(terms, **changes)

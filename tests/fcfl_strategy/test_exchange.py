@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-from fcfl_strategy.exchange import Answer, array_record, exchange, request
+from fcfl_strategy.exchange import Answer, Mailbox, array_record, request
 
 
 @pytest.fixture(autouse=True)
@@ -53,17 +53,15 @@ def reply_with(message: Message, fields: dict[str, Any], record: Any = None) -> 
     return Message(content, reply_to=message)
 
 
-def ask(make: Any, nodes: Iterable[int] = (7, 8), timeout: float = 0.3) -> tuple[list[Answer], list[Answer], FakeGrid]:
-    grid, seen = FakeGrid(make), list[Answer]()
+def ask(make: Any, nodes: Iterable[int] = (7, 8), timeout: float = 0.3) -> tuple[list[Answer], FakeGrid]:
+    grid = FakeGrid(make)
     messages = [request("query.test", node, b"question", ttl=5.0, group="1") for node in nodes]
-    answers = exchange(grid, messages, timeout=timeout, poll=0.01, received=seen.append)  # type: ignore[arg-type]
-    return answers, seen, grid
+    return Mailbox(grid, 0.01).exchange(messages, timeout), grid  # type: ignore[arg-type]
 
 
-def test_answers_come_in_order_of_arrival_and_are_handed_over_at_once() -> None:
-    answers, seen, _ = ask(lambda m: [(0.1 if m.metadata.dst_node_id == 7 else 0.0, reply_with(m, {"data": b"x"}))])
+def test_answers_come_in_order_of_arrival() -> None:
+    answers, _ = ask(lambda m: [(0.1 if m.metadata.dst_node_id == 7 else 0.0, reply_with(m, {"data": b"x"}))])
     assert [answer.node for answer in answers] == [8, 7]
-    assert seen == answers
 
 
 def test_a_request_carries_its_body_its_lifetime_and_shared_arrays() -> None:
@@ -79,17 +77,35 @@ def test_a_request_carries_its_body_its_lifetime_and_shared_arrays() -> None:
 
 def test_it_ends_with_the_last_answer_and_does_not_wait_for_the_deadline() -> None:
     began = time.monotonic()
-    answers, _, _ = ask(lambda m: [(0.0, reply_with(m, {"data": b"x"}))], timeout=30.0)
+    answers, _ = ask(lambda m: [(0.0, reply_with(m, {"data": b"x"}))], timeout=30.0)
     assert len(answers) == 2
     assert time.monotonic() - began < 5.0
 
 
 def test_a_late_answer_is_given_up_at_the_deadline() -> None:
     began = time.monotonic()
-    answers, seen, _ = ask(lambda m: [(0.0 if m.metadata.dst_node_id == 7 else 60.0, reply_with(m, {"data": b"x"}))])
+    answers, _ = ask(lambda m: [(0.0 if m.metadata.dst_node_id == 7 else 60.0, reply_with(m, {"data": b"x"}))])
     assert [answer.node for answer in answers] == [7]
-    assert seen == answers
     assert time.monotonic() - began < 5.0
+
+
+def test_an_answer_to_an_earlier_question_is_taken_while_a_later_one_is_waited_for() -> None:
+    late = {7: 0.1, 8: 0.3}
+    grid = FakeGrid(lambda m: [(late[m.metadata.dst_node_id], reply_with(m, {"data": b"x"}))])
+    mailbox, joins, shares = Mailbox(grid, 0.01), list[Answer](), list[Answer]()  # type: ignore[arg-type]
+    mailbox.send([request("query.join", 7, b"", ttl=5.0, group="1")], joins.append)
+    asked = mailbox.send([request("query.unmask", 8, b"", ttl=5.0, group="1")], shares.append)
+    mailbox.wait(asked, 5.0)
+    assert ([answer.node for answer in joins], [answer.node for answer in shares]) == ([7], [8])
+
+
+def test_an_answer_after_its_message_expired_is_never_seen() -> None:
+    grid = FakeGrid(lambda m: [(0.15, reply_with(m, {"data": b"x"}))])
+    mailbox, seen = Mailbox(grid, 0.01), list[Answer]()  # type: ignore[arg-type]
+    asked = mailbox.send([request("query.join", 7, b"", ttl=0.05, group="1")], seen.append)
+    time.sleep(0.2)
+    mailbox.wait(asked, 1.0)
+    assert seen == []
 
 
 def test_a_reply_that_comes_twice_counts_once_and_an_unasked_one_never() -> None:
@@ -99,7 +115,7 @@ def test_a_reply_that_comes_twice_counts_once_and_an_unasked_one_never() -> None
         slow = 0.05 if message.metadata.dst_node_id == 8 else 0.0
         return [(0.0, stray), (slow, reply_with(message, {"data": b"x"})), (slow, reply_with(message, {"data": b"y"}))]
 
-    answers, _, grid = ask(make)
+    answers, grid = ask(make)
     assert [(answer.node, answer.body) for answer in answers] == [(7, b"x"), (8, b"x")]
     assert grid.pulled[-1] == ["message-8"]
 
@@ -113,12 +129,12 @@ def test_an_error_made_by_the_superlink_is_charged_to_the_node_that_was_asked() 
         assert reply.metadata.src_node_id == 1
         return [(0.0, reply)]
 
-    answers, _, _ = ask(make)
+    answers, _ = ask(make)
     assert [(answer.node, answer.body, answer.code) for answer in answers] == [(7, None, None), (8, None, None)]
 
 
 def test_a_refusal_keeps_its_code() -> None:
-    answers, _, _ = ask(lambda m: [(0.0, reply_with(m, {"code": 2}))], nodes=[7])
+    answers, _ = ask(lambda m: [(0.0, reply_with(m, {"code": 2}))], nodes=[7])
     assert answers == [Answer(7, None, {}, 2)]
 
 
@@ -165,7 +181,7 @@ def test_a_malformed_reply_is_no_answer_and_stops_nobody_else(kind: str) -> None
         bad = message.metadata.dst_node_id == 7
         return [(0.0, MALFORMED[kind](message) if bad else reply_with(message, {"data": b"fine"}, good))]
 
-    answers, _, _ = ask(make)
+    answers, _ = ask(make)
     assert answers[0] == Answer(7, None, {})
     assert answers[1].body == b"fine"
     assert answers[1].arrays["update"].tolist() == [0, 1, 2]
@@ -182,12 +198,12 @@ def test_a_message_that_flower_could_not_push_is_never_answered(pushed: list[str
         pull_messages=lambda ids: [reply for reply in grid.pull_messages(ids) if "message-8" in pushed],
     )
     messages = [request("query.test", node, b"question", ttl=5.0, group="1") for node in (7, 8)]
-    answers = exchange(fake, messages, timeout=0.1, poll=0.01)  # type: ignore[arg-type]
+    answers = Mailbox(fake, 0.01).exchange(messages, 0.1)  # type: ignore[arg-type]
     assert [answer.node for answer in answers] == ([8] if pushed else [])
     assert all(None not in asked and "" not in asked for asked in grid.pulled)
 
 
 def test_nobody_to_ask_is_no_wait() -> None:
-    answers, _, grid = ask(lambda m: [], nodes=[], timeout=30.0)
+    answers, grid = ask(lambda m: [], nodes=[], timeout=30.0)
     assert answers == []
     assert grid.pulled == []

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCAL = ("run-dir", "resume", "simulation-root")
 # What some values need besides themselves.
 BESIDES = {
+    "eval.metrics": {"eval.final": False},
     "silos": {"participation.cohort": 1.0},
     "rounds": {"dp.contributions": 0},
     "dp.contributions": {"rounds": 100_000},

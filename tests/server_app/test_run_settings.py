@@ -138,6 +138,7 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "participation.min-probability": 0.12,
         "participation.drift-penalty": 0.13,
         "secagg.colluders": 2,
+        "eval.metrics": False,
         "eval.final": False,
         "deadline.enrol": 181.0,
         "deadline.train": 601.0,
