@@ -38,8 +38,15 @@ class PrivacyBook:
         return count == 0 or (count <= len(entries) and bytes.fromhex(entries[count - 1].hash) == digest)
 
     def granted(self, besides: bytes) -> tuple[float, float]:
-        """Sums of the (epsilon, delta) agreed for all other runs."""
-        others = [r for r in self._records() if isinstance(r, RunOpened) and r.run != besides.hex()]
+        """Sums of the (epsilon, delta) agreed for all other runs.
+
+        A run counts in full from its opening on, however much of it was used: where it stopped may depend on outputs.
+        One that was closed without any release counts nothing.
+        """
+        records = self._records()
+        released = {record.run for record in records if isinstance(record, Release)}
+        idle = {record.run for record in records if isinstance(record, RunClosed)} - released
+        others = [r for r in records if isinstance(r, RunOpened) and r.run not in idle | {besides.hex()}]
         return sum(run.epsilon for run in others), sum(run.delta for run in others)
 
     def open_run(self, terms: RunTerms, software: str) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -12,12 +12,14 @@ from fcfl_strategy.exchange import Answer, Mailbox, request
 from fcfl_strategy.journal import Journal
 from fcfl_strategy.secure_epoch import Federation
 from fcfl_strategy.settings import Settings
+from secagg.envelopes import CloseRequest
 from secagg.errors import SecAggError
 from secagg.messages import PROTOCOL_VERSION, Enrolment, Roster, RosterEntry, Run
 
 logger = logging.getLogger("fcfl.coordinator")
 
-ENROL = "query.enrol"
+ENROL, CLOSE = "query.enrol", "query.close"
+DISSOLVED = "dissolved"
 
 
 def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) -> tuple[Federation, Mapping[str, int]]:
@@ -33,8 +35,11 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     Raises
     ------
     RunError
-        If fewer silos than expected enrol in time.
+        If fewer silos than expected enrol in time. The run is then dissolved: the silos that did enrol close it, so
+        that their budget is free for the next.
     """
+    if journal.get(DISSOLVED) is not None:
+        raise RunError("this run ended at enrolment, for too few silos; start a new one")
     deadline = time.monotonic() + settings.deadlines.enrol
     while len(nodes := sorted(grid.get_node_ids())) < settings.silos and time.monotonic() < deadline:
         time.sleep(settings.deadlines.poll)
@@ -59,6 +64,18 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
             found[enrolment.silo_id] = (answer.node, enrolment)
 
     if run is None:
+        agreed_to = {answer.node for answer in answers if answer.body is not None}
+        if len(found) < settings.silos:
+            journal.put(DISSOLVED, b"")
+            refused = {answer.node for answer in answers if answer.code is not None}
+            mailbox.send(_closing(settings, set(nodes) - agreed_to - refused), lambda answer: None)
+            mailbox.exchange(_closing(settings, agreed_to), settings.deadlines.unmask)
+            raise RunError(
+                f"too few silos: {len(found)} of {settings.silos} enrolled within {settings.deadlines.enrol:g} s; "
+                "see the silos' own logs for the reason of a refusal, or lower 'silos', then start a new run"
+            )
+        left_out = agreed_to - {node for node, _ in found.values()}
+        mailbox.send(_closing(settings, left_out), lambda answer: None)
         run = _freeze(settings, {silo: enrolment for silo, (_, enrolment) in found.items()})
         for silo, (_, enrolment) in found.items():
             journal.put(f"enrolment.{run.roster.index(silo):05d}", enrolment.to_bytes())
@@ -67,6 +84,12 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     agreed = [Enrolment.from_bytes(data) for data in enrolled if data is not None]
     federation = Federation(run, {silo: node for silo, (node, _) in found.items()}, journal)
     return federation, {enrolment.silo_id: enrolment.records for enrolment in agreed}
+
+
+def _closing(settings: Settings, nodes: Iterable[int]) -> list[Message]:
+    """Requests to close the run at nodes that agreed to it, or may still do, and have no part in it."""
+    body, ttl = CloseRequest(settings.terms.run_id).to_bytes(), settings.deadlines.unmask
+    return [request(CLOSE, node, body, ttl=ttl, group="close") for node in sorted(nodes)]
 
 
 def _listed(run: Run, enrolment: Enrolment) -> bool:
@@ -91,10 +114,5 @@ def _read(answer: Answer) -> Enrolment | None:
 
 
 def _freeze(settings: Settings, enrolments: Mapping[str, Enrolment]) -> Run:
-    if len(enrolments) < settings.silos:
-        raise RunError(
-            f"too few silos: {len(enrolments)} of {settings.silos} enrolled within {settings.deadlines.enrol:g} s; "
-            "see the silos' own logs for the reason of a refusal, or lower 'silos'"
-        )
     roster = Roster(tuple(RosterEntry.of(enrolments[silo]) for silo in sorted(enrolments)))
     return Run(PROTOCOL_VERSION, settings.terms.run_id, roster, roster.threshold, settings.colluders)

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fcfl_strategy import checkpoint, rounds
-from fcfl_strategy.enrolment import enrol
+from fcfl_strategy.enrolment import CLOSE, enrol
 from fcfl_strategy.errors import RunError
 from fcfl_strategy.exchange import Mailbox, array_record, request
 from fcfl_strategy.journal import Journal
@@ -32,7 +32,6 @@ from secagg.layout import layout_for
 
 logger = logging.getLogger("fcfl.coordinator")
 
-CLOSE = "query.close"
 CHECKPOINT = "checkpoint"
 
 

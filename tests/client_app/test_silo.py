@@ -565,6 +565,20 @@ def test_bundles_of_a_run_never_repeat_a_secret(desk: MakeDesk) -> None:
     assert len({bundle.public.seed_commitment for bundle in bundles}) == 9
 
 
+def test_a_run_counts_in_full_unless_it_was_closed_without_a_release(desk: MakeDesk) -> None:
+    made = desk()
+    second = dataclasses.replace(made.settings.terms, run_id=b"2" * 16)
+    # Open, it may still release.
+    with pytest.raises(Declined, match="epsilon"):
+        made.silo(SECOND).enrol(second.to_bytes())
+    made.contribute(made.ask(1), FIRST)
+    for name in (FIRST, SECOND):
+        made.close(name)
+    made.silo(SECOND).enrol(second.to_bytes())
+    with pytest.raises(Declined, match="epsilon"):
+        made.silo(FIRST).enrol(second.to_bytes())
+
+
 def test_two_runs_share_nothing_but_the_budget(desk: MakeDesk) -> None:
     made = desk()
     made.contribute(made.ask(1), FIRST)

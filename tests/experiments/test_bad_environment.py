@@ -84,6 +84,40 @@ def test_too_few_enrolments_in_time_end_the_run(small: MakeSmall, hurry: dict[st
     assert all(not releases_of(home) for home in made.homes.values())
 
 
+def test_a_run_that_never_started_takes_nobody_s_budget(
+    small: MakeSmall, hurry: dict[str, Any], tmp_path: Path
+) -> None:
+    # Policies and terms are both at epsilon 1: a second run fits only if the first one left nothing behind.
+    made = small(4)
+    config = made.config(**hurry)
+    with pytest.raises(RunError, match="start a new run"):
+        conduct(made.grid(config, fault=Faults(drop(ENROL, [0], [3]))), config, tmp_path / "one")
+    for number, home in enumerate(made.homes.values()):
+        kinds = [type(record).KIND for record in records_of(home)]
+        assert kinds == (["run_opened", "run_closed"] if number < 3 else [])
+        assert not list((home.root / "runs").glob("*/keys"))
+    again = made.config(**hurry, resume=True)
+    with pytest.raises(RunError, match="ended at enrolment"):
+        conduct(made.grid(again), again, tmp_path / "one")
+    done = conduct(made.grid(config), config, tmp_path / "two")
+    assert done.strategy.outcome == "completed"
+    # The second one did release: nothing is left for a third.
+    with pytest.raises(RunError, match="0 of 4"):
+        conduct(made.grid(config), config, tmp_path / "three")
+
+
+def test_metrics_stay_off_where_no_silo_consents(
+    small: MakeSmall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, sums = small(4, allow_metrics=False), Sums.watched(monkeypatch)
+    config = made.config(**{"eval.metrics": False, "eval.final": False})
+    done = conduct(made.grid(config), config, tmp_path / "run")
+    assert done.strategy.outcome == "completed"
+    sums.check()
+    assert not [name for _, total in sums.decoded.values() for name in total if "." in name]
+    assert {row["validation"] for row in done.history} == {None}
+
+
 def test_more_silos_than_asked_for_all_take_part(small: MakeSmall, tmp_path: Path) -> None:
     made = small(5)
     config = made.config(silos=3, **{"participation.cohort": 3.0, "participation.min-probability": 0.5})
@@ -100,7 +134,8 @@ def test_of_two_nodes_with_one_name_the_second_is_left_out(
     assert "two nodes enrol as b; the second is left out" in loud
     assert roster(tmp_path / "run") == ("a", "b", "c")
     assert releases_of(made.homes["silo-01"])
-    assert not releases_of(made.homes["silo-02"])
+    # The second opened the run in its own ledger and is told that it is over.
+    assert [type(record).KIND for record in records_of(made.homes["silo-02"])] == ["run_opened", "run_closed"]
     sums.check()
 
 
