@@ -83,7 +83,7 @@ KEYS: Mapping[str, Key] = {
     "participation.cohort": Key(10.0, "expected contributors tau_sel", above=0, high=1000),
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
-    "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=1000),
+    "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=333),
     "eval.metrics": Key(True, "sum validation metrics every round; exact sums, not differentially private"),
     "eval.final": Key(True, "evaluate the served model on validation and test at the end"),
     "deadline.enrol": Key(180.0, "seconds to wait for enrolment", above=0, high=1e6),
@@ -124,6 +124,11 @@ class RunConfig:
             raise ConfigError(
                 f"participation.cohort: {self.real('participation.cohort'):g} contributors expected of "
                 f"{self.whole('silos')} silos; lower it, or raise silos"
+            )
+        if self.whole("secagg.colluders") > self.whole("silos") // 3:
+            raise ConfigError(
+                f"secagg.colluders: at most {self.whole('silos') // 3} of {self.whole('silos')} silos; with more, two "
+                "thirds of the silos would be no safe threshold; lower it, or raise silos"
             )
         if self.whole("dp.contributions") > self.whole("rounds"):
             raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")

@@ -12,6 +12,8 @@ from flwr.app import Message
 
 from fcfl_strategy import checkpoint, rounds
 from fcfl_strategy.errors import RunError
+from fcfl_strategy.exchange import Answer
+from fcfl_strategy.secure_epoch import SecureEpoch
 from fcfl_strategy.strategy import FcflStrategy
 from server_app.run_folder import FileJournal
 from tests.client_app.federation import Small, conduct, releases_of
@@ -95,6 +97,32 @@ def test_with_up_to_n_minus_t_silos_lost_a_round_gives_exactly_the_survivors_sum
     # What was computed is charged, whether it arrived or not, and nothing else is.
     for name, home in made.homes.items():
         assert [release.epoch for release in releases_of(home)] == sums.spent[name]
+
+
+def test_a_vector_that_comes_after_the_survivors_are_fixed_changes_nothing(
+    small: MakeSmall, hurry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, sums, late = small(5), Sums.watched(monkeypatch), []  # type: ignore[var-annotated]
+    receive, fix = SecureEpoch.receive_masked, SecureEpoch.fix_survivors
+
+    def held_back(self: SecureEpoch, answer: Answer) -> None:
+        if self.number == 1 and self.federation.silos[answer.node] == "silo-04":
+            late.append(answer)
+        else:
+            receive(self, answer)
+
+    def fixed(self: SecureEpoch) -> Any:
+        result = fix(self)
+        if self.number == 1:
+            receive(self, late[0])
+        return result
+
+    monkeypatch.setattr(SecureEpoch, "receive_masked", held_back)
+    monkeypatch.setattr(SecureEpoch, "fix_survivors", fixed)
+    config = made.config(**hurry)
+    assert conduct(made.grid(config), config, tmp_path / "run").strategy.outcome == "completed"
+    assert sums.decoded[1][0] == names(range(4))
+    sums.check()
 
 
 def test_a_latecomer_joins_again_and_contributes(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secagg.messages import default_threshold
 from server_app.config import KEYS, ConfigError, Key, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +20,7 @@ BESIDES = {
     "silos": {"participation.cohort": 1.0},
     "rounds": {"dp.contributions": 0},
     "dp.contributions": {"rounds": 100_000},
+    "secagg.colluders": {"silos": 1000},
     "dp.sigma-min": {"dp.sigma-max": 1e4},
     "dp.sigma-max": {"dp.sigma-min": 1e-9},
     "participation.cohort": {"silos": 1000},
@@ -171,10 +173,17 @@ def test_only_text_is_text_and_a_choice_is_one_of_its_choices(name: str) -> None
         ({"silos": 4}, "participation.cohort"),
         ({"rounds": 3, "dp.contributions": 4}, "dp.contributions"),
         ({"server.preconditioner": "raw"}, "server.trust-region"),
+        ({"silos": 20, "secagg.colluders": 7}, "secagg.colluders"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[str, Any], name: str) -> None:
     assert refusal(settings).startswith(f"{name}: ")
+
+
+def test_colluders_that_are_allowed_leave_the_threshold_safe_however_many_silos_enrol() -> None:
+    for silos in range(3, 200):
+        for enrolled in range(silos, silos + 7):
+            assert 2 * default_threshold(enrolled) > enrolled + silos // 3
 
 
 def other(key: Key) -> object:
