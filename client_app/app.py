@@ -67,7 +67,9 @@ def answer(message: Message, context: Context, stage: Callable[[Silo, bytes, Arr
 
 def _logged(root: Path, message: Message, stage: Callable[[Silo, bytes, Arrays], Reply]) -> Message:
     try:
-        reply = stage(open_silo(root), *_unpack(message))
+        silo = open_silo(root)
+        with silo.home.alone():
+            reply = stage(silo, *_unpack(message))
     except (Declined, SecAggError, BudgetExceeded) as reason:
         logger.warning("declined: %s", reason)
         return _packed({"code": int(Code.DECLINED)}, {}, message)

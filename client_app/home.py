@@ -5,7 +5,7 @@ power cut a file is either whole or absent. All are readable by the owner only.
 
 Layout::
 
-    silo.toml
+    silo.toml, silo.lock, silo.log
     ledger.jsonl, ledger.anchor
     runs/<run id>/terms        terms the silo agreed to
                   keys         share-encryption key of the run (secret)
@@ -15,10 +15,12 @@ Layout::
                   <stage>.<epoch>.reply   outbox: reply, request where `unmask` needs it, pending control change
 """
 
+import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,26 @@ class SiloHome:
     def open(cls, root: Path) -> "SiloHome":
         """Open an existing silo folder."""
         return cls(root, load_settings(root / "silo.toml"))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the silo: a second process that answers at the same time would make second bundles and vectors.
+
+        Raises
+        ------
+        SiloError
+            If another process holds it.
+        """
+        handle = os.open(self.root / "silo.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise SiloError(f"{self.root}: another process answers for this silo; stop it") from None
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     def ledger(self) -> Ledger:
         """Open the ledger; raises `privacy.errors.LedgerError` if it is lost, altered or behind its anchor."""

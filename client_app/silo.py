@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from client_app.contribution import Sample, contribution
 from client_app.drift_control import settle
-from client_app.errors import Declined
+from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
 from client_app.policy import check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
@@ -122,6 +122,7 @@ class Silo:
         epoch, folder = announcement.epoch, self.home.run(announcement.run_id)
         run = Run.from_bytes(folder.need("run"))
         terms = RunTerms.from_bytes(folder.need("terms"))
+        self._check_records(folder)
         plan = ReleasePlan.from_bytes(announcement.context)
         mechanism = MechanismPlan(
             sampling_rate=plan.sampling_rate,
@@ -185,6 +186,12 @@ class Silo:
             used = book.filter(terms)
             logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
         return reply
+
+    def _check_records(self, folder: RunFolder) -> None:
+        """Refuse if the samples are not the ones the silo enrolled with: ``N_i`` is frozen for a run (errata E25)."""
+        enrolled = folder.reply("enrol", 0)
+        if enrolled is None or Enrolment.from_bytes(enrolled.body).records != self.sample.records:
+            raise SiloError("the samples changed during the run; restore those the silo enrolled with")
 
     def _check_head(self, book: PrivacyBook, announcement: Announcement) -> None:
         """Decline if the coordinator remembers a ledger head that this ledger does not hold: a copy was restored."""

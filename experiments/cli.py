@@ -200,6 +200,10 @@ def ledger_verify(
         row = (opened.run[:16], run.releases, f"{run.epsilon:.6f}", f"{opened.epsilon:g}", f"{opened.delta:g}")
         table.add_row(*map(str, row), f"{opened.order:g}", opened.status)
     console.print(table)
+    if found.notice:
+        console.print(found.notice, highlight=False, soft_wrap=True)
+    if found.unknown_kinds:
+        console.print(f"entries of unknown kinds, not accounted: {', '.join(found.unknown_kinds)}", highlight=False)
     console.print(f"{found.count} entries, head {found.hash}", highlight=False, soft_wrap=True)
 
 

@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import client_app.home
-from client_app.errors import Declined
+from client_app.contribution import Sample
+from client_app.errors import Declined, SiloError
 from client_app.home import Reply
 from fcfl_strategy import rounds
 from privacy.errors import BudgetExceeded, LedgerError
@@ -593,3 +594,23 @@ def test_two_runs_share_nothing_but_the_budget(desk: MakeDesk) -> None:
     assert cbor2.loads(one.body)["encryption_key"] != made.run.roster.entry(FIRST).encryption_key
     assert [record.run for record in records_of(made.small.homes[FIRST])] == [RUN_ID.hex()] * 2 + [(b"o" * 16).hex()]
     shutil.rmtree(made.folder(FIRST))
+
+
+def test_samples_that_change_during_a_run_are_refused(desk: MakeDesk) -> None:
+    made = desk()
+    asked = made.ask(1)
+    silo = made.silo(FIRST)
+    train = silo.sample.shard.train
+    fewer = dataclasses.replace(train, features=train.features[:-1], targets=train.targets[:-1])
+    other = dataclasses.replace(silo, sample=Sample(dataclasses.replace(silo.sample.shard, train=fewer)))
+    with pytest.raises(SiloError, match="samples changed"):
+        other.contribute(asked.bodies[FIRST], asked.arrays)
+    assert releases_of(silo.home) == []
+
+
+def test_one_process_at_a_time_answers_for_a_silo(desk: MakeDesk) -> None:
+    home = desk().silo(FIRST).home
+    with home.alone(), pytest.raises(SiloError, match="another process"), home.alone():
+        pass
+    with home.alone():
+        pass
