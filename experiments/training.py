@@ -45,7 +45,7 @@ def simulate(run: Path, settings: Mapping[str, Any], flower_home: Path, *, proce
     config = RunConfig.from_mapping({**settings, "run-dir": str(run)})
     run.mkdir(parents=True, exist_ok=True)
     log = run / "flower.log"
-    with progress_bar(run, config.whole("rounds"), console) as bar:
+    with ProgressBar(run, config.whole("rounds"), console) as bar:
         bar.say("starting Flower's simulation engine")
         with superlink(flower_home, simulation=True) as flower:
             given = {**settings, "run-dir": str(run)}
@@ -68,7 +68,7 @@ def run_in_process(run: Path, settings: Mapping[str, Any], *, console: Console) 
     """Run the very same apps in this process, without Flower's servers."""
     config = RunConfig.from_mapping({**settings, "run-dir": str(run)})
     grid = LocalGrid(client_app, config.whole("silos"), config.values)
-    with progress_bar(run, config.whole("rounds"), console) as bar:
+    with ProgressBar(run, config.whole("rounds"), console) as bar:
         done = threading.Event()
         watcher = threading.Thread(target=_watch, args=(bar, done), daemon=True)
         watcher.start()
@@ -80,7 +80,7 @@ def run_in_process(run: Path, settings: Mapping[str, Any], *, console: Console) 
             bar.look()
 
 
-def _watch(bar: "progress_bar", done: threading.Event) -> None:
+def _watch(bar: "ProgressBar", done: threading.Event) -> None:
     while not done.wait(LOOK_SECONDS):
         bar.look()
 
@@ -99,7 +99,7 @@ def failure(run: Path) -> str | None:
         return None
 
 
-class progress_bar:  # noqa: N801 - used as a context manager
+class ProgressBar:
     """A live line of the run: round, validation loss, epsilon spent, survivors, seconds a round."""
 
     def __init__(self, run: Path, rounds: int, console: Console) -> None:
@@ -116,7 +116,7 @@ class progress_bar:  # noqa: N801 - used as a context manager
         )
         self._task = self._progress.add_task("", total=rounds)
 
-    def __enter__(self) -> "progress_bar":
+    def __enter__(self) -> "ProgressBar":
         self._progress.start()
         self.look()
         return self
