@@ -28,17 +28,24 @@ def _text(name: str, value: object) -> None:
 @dataclass(frozen=True, slots=True)
 class _Body:
     KIND: ClassVar[str] = ""
+    # Left out of the body at their default, so that ledgers written before they existed stay readable, byte for byte.
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        return dataclasses.asdict(self)
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in self.OPTIONAL}
+        return {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name not in defaults or value != defaults[name]
+        }
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
         """Return the record of a body; missing and unknown keys are errors that name them."""
         names = {field.name for field in dataclasses.fields(cls)}
-        if set(body) != names:
-            missing, unknown = sorted(names - set(body)), sorted(set(body) - names)
+        missing, unknown = sorted(names - set(body) - cls.OPTIONAL), sorted(set(body) - names)
+        if missing or unknown:
             raise PrivacyError(f"{cls.KIND}: missing keys {missing}, unknown keys {unknown}")
         return cls(**body)
 
@@ -106,10 +113,12 @@ class Release(_Body):
     Guarantee recorded: `rdp` bounds the Renyi divergence of the contribution at the run's order for the run's
     adjacency (one record replaced by the null record), `rdp_total` that of the run so far (rounded up).
     `sampling_rate`, `noise_multiplier` and `steps` are what `verify` recomputes them from (Mironov, Talwar and Zhang
-    2019); `noise_multiplier` is the noise divided by the sensitivity of the adjacency.
+    2019); `noise_multiplier` is the noise divided by the sensitivity of the adjacency, with a `variance_scale` (E9)
+    that of the joint vector, so the cost does not depend on it.
     """
 
     KIND: ClassVar[str] = "release"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"variance_scale"})
 
     run: str
     epoch: int
@@ -121,6 +130,7 @@ class Release(_Body):
     rdp: float
     rdp_total: float
     purpose: str = "training"
+    variance_scale: float = 0.0
 
     def __post_init__(self) -> None:
         """Validate by field name."""
@@ -134,7 +144,9 @@ class Release(_Body):
     @property
     def plan(self) -> MechanismPlan:
         """The plan that was executed."""
-        return MechanismPlan(self.sampling_rate, self.clip_norm, self.noise_multiplier, self.steps, self.records)
+        return MechanismPlan(
+            self.sampling_rate, self.clip_norm, self.noise_multiplier, self.steps, self.records, self.variance_scale
+        )
 
     @classmethod
     def charge(
@@ -163,6 +175,7 @@ class Release(_Body):
             cost,
             after.spent,
             purpose,
+            plan.variance_scale,
         )
         return entry, after
 
