@@ -1,5 +1,6 @@
 """Epsilon through the privacy loss distribution: tighter than Renyi, but only for runs that did not adapt."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,30 @@ def epsilon_pld(
         Epsilon.
     """
     return _pld(sampled_gaussian_event(sampling_rate, noise_multiplier, steps), delta, discretization)
+
+
+def epsilon_of_releases(
+    releases: Mapping[tuple[float, float], int], delta: float, discretization: float = 1e-3
+) -> float:
+    """Epsilon of Poisson-subsampled Gaussian releases of several kinds, through the privacy loss distribution.
+
+    Guarantee, adjacency (one record replaced by the null record), assumptions and theorems: those of `epsilon_pld`.
+
+    Parameters
+    ----------
+    releases : mapping
+        Number of releases by (sampling rate, noise multiplier); may be empty.
+    delta : float
+        In (0, 1).
+    discretization : float
+        Width of the grid of the privacy loss.
+    """
+    import dp_accounting
+
+    if not releases:
+        return 0.0
+    events = [sampled_gaussian_event(rate, noise, count) for (rate, noise), count in releases.items()]
+    return _pld(dp_accounting.ComposedDpEvent(events), delta, discretization)
 
 
 def epsilon_group(
