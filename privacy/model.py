@@ -14,7 +14,7 @@ class ClippedSum:
     Attributes
     ----------
     total : torch.Tensor
-        Flat float32 vector.
+        Flat float32 or float64 vector.
     zeroed : int
         Records whose gradient was not finite and became the zero vector; for the silo's own log only.
     squares : float or None
