@@ -192,7 +192,7 @@ def test_every_grid_bounds_the_group_figure_from_above() -> None:
     widths = [epsilon_group(0.1, 3.77, 75, DELTA, 5, width) for width in (1.0, 0.1, 0.01)]
     assert widths == sorted(widths, reverse=True)
     assert finest <= min(widths)
-    assert finest <= epsilon_group(0.1, 3.77, 75, DELTA, 5) <= finest * 1.001
+    assert epsilon_group(0.1, 3.77, 75, DELTA, 5) == pytest.approx(finest, rel=1e-3)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0, True, "1", None])

@@ -6,7 +6,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.accounting import PAPER_ORDERS, best_order, epsilon_pld, epsilon_rdp, rdp
+from privacy.accounting import PAPER_ORDERS, best_order, epsilon_from_rdp, epsilon_pld, epsilon_rdp, rdp
 from privacy.calibration import calibrate
 from privacy.conversion import epsilon_at_order, order_budget
 from privacy.count_filter import Budget, CountFilter
@@ -248,11 +248,13 @@ def test_published_anchors_of_one_step() -> None:
     assert epsilon_pld(0.00105, 1.0, 1, 1e-5) == pytest.approx(0.00978, abs=1e-3)
     assert epsilon_pld(0.00105, 1.0, 1, 1e-5, 1e-5) == pytest.approx(0.00978, abs=2e-5)
     for delta, expected in ((1e-3, 0.2548), (1e-5, 0.6090)):
-        coarse = epsilon_rdp(0.00105, 1.0, 1, delta, DEFAULT_RDP_ORDERS)
-        assert coarse == pytest.approx(expected, abs=5e-5)
-        finer = (*DEFAULT_RDP_ORDERS, *(6 + k / 4 for k in range(60)))
-        assert epsilon_rdp(0.00105, 1.0, 1, delta, finer) <= coarse
-        spent = [epsilon_rdp(0.00105, 1.0, 1, delta, tuple(DEFAULT_RDP_ORDERS)[: 20 * k]) for k in range(1, 8)]
-        assert spent == sorted(spent, reverse=True), "adding orders never raises epsilon"
+        orders = tuple(DEFAULT_RDP_ORDERS)
+        spent = rdp(0.00105, 1.0, 1, orders)
+        assert epsilon_from_rdp(orders, spent, delta) == pytest.approx(expected, abs=5e-5)
+        finer = tuple(6 + k / 4 for k in range(40))
+        more = (*orders, *finer), (*spent, *rdp(0.00105, 1.0, 1, finer))
+        assert epsilon_from_rdp(*more, delta) <= epsilon_from_rdp(orders, spent, delta)
+        growing = [epsilon_from_rdp(orders[:count], spent[:count], delta) for count in range(1, len(orders) + 1)]
+        assert growing == sorted(growing, reverse=True), "adding orders never raises epsilon"
     assert epsilon_rdp(0.25, 1.0, 150, DELTA) == pytest.approx(25.4, abs=0.05)
     assert epsilon_at_order(9.0, 0.0, DELTA) == 0.0

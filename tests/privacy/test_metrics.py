@@ -57,7 +57,7 @@ def test_one_value_moves_the_mean_by_the_bound_at_most(value: float) -> None:
 
 def test_the_divisor_is_public_and_the_noise_is_planned() -> None:
     source = RandomStream.seeded(1)
-    released = np.array([private_metric(lambda rows: np.zeros(len(rows)), 300, PLAN, source) for _ in range(3000)])
+    released = np.array([private_metric(lambda rows: np.zeros(len(rows)), 300, PLAN, source) for _ in range(1000)])
     assert stats.kstest(released * PLAN.divisor / PLAN.noise_stddev, "norm").pvalue > 1e-3
     steps = released * PLAN.divisor / PLAN.grid(1).step
     assert np.allclose(steps, np.rint(steps), atol=1e-6)
@@ -73,8 +73,8 @@ def test_the_divisor_is_public_and_the_noise_is_planned() -> None:
 def test_the_mean_is_unbiased() -> None:
     values = np.random.default_rng(2).uniform(-0.4, 0.4, 300) + 0.05
     source = RandomStream.seeded(3)
-    found = [private_metric(lambda rows: values[rows], 300, PLAN, source) for _ in range(4000)]
-    assert abs(np.mean(found) - values.mean()) < 4 * np.std(found) / math.sqrt(4000)
+    found = [private_metric(lambda rows: values[rows], 300, PLAN, source) for _ in range(1500)]
+    assert abs(np.mean(found) - values.mean()) < 4 * np.std(found) / math.sqrt(1500)
 
 
 def test_losses_and_differences_are_those_of_the_model(data: Any) -> None:
