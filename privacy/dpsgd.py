@@ -91,7 +91,9 @@ def clipped_sum(
     return total, zeroed
 
 
-def estimated_variance(mean: npt.NDArray[np.float64], mean_square: float, plan: MechanismPlan) -> float:
+def estimated_variance(
+    mean: npt.NDArray[np.float64], mean_square: float, plan: MechanismPlan, noise_stddev: float
+) -> float:
     """Variance of the clipped gradients, mean squared norm less squared norm of the mean, from one noisy release.
 
     Guarantee: post-processing of the release, so free of cost for its adjacency (one record replaced by the null
@@ -109,8 +111,10 @@ def estimated_variance(mean: npt.NDArray[np.float64], mean_square: float, plan: 
         Noisy mean of the squared norms.
     plan : MechanismPlan
         The mechanism of the release.
+    noise_stddev : float
+        Of the noise on the sum: `Grid.noise_stddev`, which includes what rounding to the grid costs.
     """
-    noise = len(mean) * (plan.noise_stddev / plan.divisor) ** 2
+    noise = len(mean) * (noise_stddev / plan.divisor) ** 2
     sampling = (1.0 - plan.sampling_rate) / plan.divisor
     return mean_square * (1.0 + sampling) - float(mean @ mean) + noise
 
@@ -131,8 +135,8 @@ def private_gradient(
     earlier accounted releases only; features and targets are per-record functions of public numbers and the record
     (E27); `stream` is not seeded. Paper eq. 13; E9; Abadi et al. 2016, algorithm 1; Mironov, Talwar and Zhang 2019.
     The noisy sum lives on a public grid (`privacy.grid.Grid`), so its low bits carry nothing about the records
-    (Mironov 2012); the clip is lower by what rounding to the grid may add. An empty sample is a zero gradient plus
-    full noise and counts as a release.
+    (Mironov 2012); the noise is larger by what rounding to the grid may add to the sensitivity, at most 2^-13 of it. An
+    empty sample is a zero gradient plus full noise and counts as a release.
 
     Parameters
     ----------
@@ -154,15 +158,13 @@ def private_gradient(
     """
     if len(features) != len(targets):
         raise PrivacyError("features and targets differ in length: expected one target per record")
-    grid = plan.grid(model.size)
-    grid.check_range(len(features) * plan.sensitivity)
+    grid = plan.grid(model.size, len(features))
     rows = stream.poisson_sample(len(features), plan.sampling_rate)
-    clip_norm = plan.clip_norm * grid.clip_share
-    total, zeroed = clipped_sum(model, params, features, targets, rows, clip_norm, plan.square_weight)
+    total, zeroed = clipped_sum(model, params, features, targets, rows, plan.clip_norm, plan.square_weight)
     noisy = grid.release(total, stream)
     noisy /= plan.divisor
     variance = None
     if plan.variance_scale > 0:
-        estimate = estimated_variance(noisy[:-1], float(noisy[-1]) / plan.square_weight, plan)
+        estimate = estimated_variance(noisy[:-1], float(noisy[-1]) / plan.square_weight, plan, grid.noise_stddev)
         variance = min(max(estimate, 0.0), plan.clip_norm**2)
     return PrivateGradient(torch.from_numpy(noisy[: model.size]).float(), len(rows), zeroed, variance)

@@ -50,9 +50,7 @@ def private_metric(
     """
     if plan.steps != 1 or plan.variance_scale != 0:
         raise PrivacyError("steps, variance_scale: a metric is one release; expected steps = 1, variance_scale = 0")
-    grid = plan.grid(1)
-    grid.check_range(records * plan.clip_norm)
-    bound = plan.clip_norm * grid.clip_share
+    grid, bound = plan.grid(1, records), plan.clip_norm
     rows = stream.poisson_sample(records, plan.sampling_rate)
     total = 0.0
     for start in range(0, len(rows), _CHUNK):

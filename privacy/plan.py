@@ -78,9 +78,21 @@ class MechanismPlan:
         """s, the factor on the squared norms: variance_scale / C. No guarantee of its own."""
         return self.variance_scale / self.clip_norm
 
-    def grid(self, parameters: int) -> Grid:
-        """Return the public grid of a release of `parameters` values; guarantee and assumptions: see `Grid`."""
-        return Grid.of(self.sensitivity, self.noise_stddev, parameters + (self.variance_scale > 0))
+    def grid(self, parameters: int, records: int) -> Grid:
+        """Return the public grid of a release.
+
+        Guarantee and assumptions: see `Grid`. Its noise is larger than `noise_stddev` by what rounding may add to the
+        sensitivity, at most 2^-13 of it unless sigma is in the thousands.
+
+        Parameters
+        ----------
+        parameters : int
+            p, values of a gradient.
+        records : int
+            Number of records the sum may run over; public (E25).
+        """
+        dimensions = parameters + (self.variance_scale > 0)
+        return Grid.of(self.sensitivity, self.noise_multiplier, dimensions, records * self.sensitivity)
 
     def event(self) -> Any:
         """Return the accounting event of one contribution.

@@ -128,6 +128,5 @@ def release_update(update: npt.NDArray[np.float64], plan: SiloPlan, stream: Rand
     """
     if update.ndim != 1 or update.dtype != np.float64:
         raise PrivacyError(f"update of shape {update.shape}, {update.dtype}: expected a float64 vector")
-    # Rounding both neighbours' vectors costs at most the same for "zero" and "replace": a step per coordinate.
-    grid = Grid.of(plan.clip_norm, plan.noise_stddev, len(update))
-    return grid.release(clip_update(update, plan.clip_norm * grid.clip_share), stream)
+    grid = Grid.of(plan.sensitivity, plan.mechanism.noise_multiplier, len(update), plan.clip_norm)
+    return grid.release(clip_update(update, plan.clip_norm), stream)

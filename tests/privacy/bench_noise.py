@@ -26,7 +26,7 @@ def main() -> None:
 
     print(f"{SIZE} values, one thread, {ROUNDS} interleaved rounds, CPU time")
     for sigma in (1.0, 3.77, 30.0, 100.0):
-        scale = Grid.of(1.0, sigma, SIZE).noise
+        scale = Grid.of(1.0, sigma, SIZE, 1e4).noise
         stream.rounded_normal(SIZE, scale)
         pairs = [
             (cpu(lambda at=scale: stream.rounded_normal(SIZE, at)), cpu(lambda: stream.normal(SIZE)))

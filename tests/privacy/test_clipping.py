@@ -120,5 +120,5 @@ def test_one_nulled_record_moves_the_output_by_the_clip_over_the_divisor(records
             for of in (features, nulled)
         ]
         moved = float((outputs[0] - outputs[1]).norm())
-        assert moved <= 0.8 / plan.divisor
+        assert moved <= 0.8 / plan.divisor * (1 + 1e-6), "up to the grid and float32, which the noise covers"
         assert moved > 0.79 / plan.divisor, "the records are longer than the clip, so the bound is nearly met"

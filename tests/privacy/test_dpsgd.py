@@ -48,7 +48,7 @@ def data() -> tuple[torch.Tensor, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 PLAN = MechanismPlan(0.1, 0.5, 2.0, 5, RECORDS)
-GRID = PLAN.grid(MODEL.size)
+GRID = PLAN.grid(MODEL.size, RECORDS)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 300])
@@ -56,7 +56,7 @@ def test_the_divisor_is_public_whatever_the_batch(data: Any, size: int) -> None:
     params, features, targets = data
     rows = np.arange(size, dtype=np.int64)
     release = private_gradient(MODEL, params, features, targets, PLAN, Fixed.of(rows.tolist()))
-    total, _ = clipped_sum(MODEL, params, features, targets, rows, PLAN.clip_norm * GRID.clip_share)
+    total, _ = clipped_sum(MODEL, params, features, targets, rows, PLAN.clip_norm)
     assert release.batch_size == size
     assert release.mean.dtype == torch.float32
     np.testing.assert_allclose(release.mean.numpy(), total / 30.0, rtol=1e-6, atol=GRID.step / 30.0)

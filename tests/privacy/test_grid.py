@@ -134,46 +134,50 @@ def test_bad_scales_are_refused_by_name(scale: float) -> None:
 
 @given(
     sensitivity=st.floats(1e-6, 1e6),
-    ratio=st.floats(1e-3, 1e4),
+    ratio=st.floats(1e-3, 1e4) | st.floats(1e-14, 1e-3),
     dimensions=st.integers(1, 200),
+    records=st.integers(0, 10**6),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=200, deadline=None)
-def test_rounding_to_the_grid_never_passes_the_sensitivity(
-    sensitivity: float, ratio: float, dimensions: int, seed: int
+def test_the_noise_covers_what_rounding_adds(
+    sensitivity: float, ratio: float, dimensions: int, records: int, seed: int
 ) -> None:
-    grid = Grid.of(sensitivity, sensitivity * ratio, dimensions)
+    grid = Grid.of(sensitivity, ratio, dimensions, records * sensitivity)
     assert math.frexp(grid.step)[0] == 0.5
-    assert grid.clip_share >= 0.875
-    if ratio <= 100:
-        assert grid.clip_share >= 1 - 2.0**-13 - 1e-9
+    assert 0 < grid.noise <= 2.0**30
+    covered = grid.noise_stddev / ratio
+    assert sensitivity < covered <= sensitivity * 1.125001
+    if 1e-3 < ratio <= 100:
+        assert covered <= sensitivity * (1 + 2.0**-13)
+    assert records * sensitivity / grid.step <= 2.0**51
     rng = np.random.default_rng(seed)
     # The worst case: the vector moves along the diagonal, from just below one half-integer to just above another.
-    move = np.full(dimensions, sensitivity * grid.clip_share / math.sqrt(dimensions))
+    move = np.full(dimensions, sensitivity / math.sqrt(dimensions))
     offset = 0.5 - 1e-6 * rng.random(dimensions)
-    for start in (
-        (np.round(rng.standard_normal(dimensions) * 1e3) + offset) * grid.step,
-        rng.standard_normal(dimensions),
-    ):
+    near = (np.round(rng.standard_normal(dimensions) * 1e3) + offset) * grid.step
+    for start in (near, rng.standard_normal(dimensions)):
         moved = np.rint((start + move) / grid.step) - np.rint(start / grid.step)
-        assert float(np.linalg.norm(moved)) * grid.step <= sensitivity
+        assert float(np.linalg.norm(moved)) * grid.step <= covered * (1 + 1e-9)
 
 
 def test_impossible_grids_are_refused_by_name() -> None:
-    with pytest.raises(PrivacyError, match="noise_stddev"):
-        Grid.of(1.0, 1e9, 121_281)
-    with pytest.raises(PrivacyError, match="too many records"):
-        Grid.of(1.0, 1.0, 121_281).check_range(1e10)
+    with pytest.raises(PrivacyError, match="noise_multiplier = 1e"):
+        Grid.of(1.0, 1e9, 121_281, 1.0)
+    with pytest.raises(PrivacyError, match="values of up to 1e"):
+        Grid.of(1.0, 1.0, 121_281, 1e13)
     for bad in (0.0, float("nan"), float("inf"), -1.0):
         with pytest.raises(PrivacyError, match="sensitivity"):
-            Grid.of(bad, 1.0, 1)
+            Grid.of(bad, 1.0, 1, 1.0)
+    with pytest.raises(PrivacyError, match="norm"):
+        Grid.of(1.0, 1.0, 1, float("inf"))
 
 
-def test_the_grid_costs_a_ten_thousandth_of_the_clip() -> None:
-    grid = MechanismPlan(0.1, 1.0, 3.77, 5, 1000).grid(121_281)
+def test_the_grid_costs_a_ten_thousandth_of_the_noise() -> None:
+    grid = MechanismPlan(0.1, 1.0, 3.77, 5, 1000).grid(121_281, 1000)
     assert grid.step == 2.0**-22
-    assert 1 - grid.clip_share < 2.0**-13
-    assert grid.noise == pytest.approx(3.77 * 2**22)
+    assert grid.noise_stddev == pytest.approx(3.77 * (1 + math.sqrt(121_281) * 2.0**-22), rel=1e-9)
+    assert grid.noise_stddev < 3.77 * (1 + 2.0**-13)
 
 
 def test_low_bits_no_longer_tell_two_sums_apart() -> None:
@@ -181,7 +185,7 @@ def test_low_bits_no_longer_tell_two_sums_apart() -> None:
     small = RandomStream.seeded(16).normal(4000) * 1e-3
     zero, one = set((0.0 + small).tolist()), {float(x) - 1.0 for x in 1.0 + small}
     assert len(zero & one) < 40, "the continuous noise is open to the attack"
-    grid = Grid.of(1.0, 1e-3, 1)
+    grid = Grid.of(1.0, 1e-3, 1, 10.0)
     stream = RandomStream.seeded(17)
     released = [grid.release(np.full(4000, value), stream) for value in (0.0, 1.0, 1 / 3)]
     for values in released:
@@ -201,7 +205,7 @@ def test_a_release_is_a_function_of_whole_numbers_only(monkeypatch: pytest.Monke
     params[-9:] = 0.3
     x, y = rng.standard_normal((50, 6)).astype(np.float32), rng.standard_normal(50).astype(np.float32)
     plan = MechanismPlan(0.5, 0.5, 2.0, 1, 50)
-    grid = plan.grid(model.size)
+    grid = plan.grid(model.size, 50)
     seen = []
     original = Grid.release
 

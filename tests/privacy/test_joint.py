@@ -64,19 +64,19 @@ def test_sensitivity_of_the_joint_vector_by_brute_force(gradient: list[float], c
 def test_one_record_moves_the_joint_sum_by_the_sensitivity_at_most(data: Any, size: float, scale: float) -> None:
     params, x, y = data
     plan = MechanismPlan(0.1, 0.5, 2.0, 5, 60, scale)
-    grid = plan.grid(MODEL.size)
-    clip_norm = plan.clip_norm * grid.clip_share
+    grid = plan.grid(MODEL.size, 60)
     x, y = x.copy(), y.copy()
     x[7] *= size
     y[7] *= -size
     rows = np.arange(60)
     sums = [
-        clipped_sum(MODEL, params, x, y, chosen, clip_norm, plan.square_weight)[0] for chosen in (rows, rows[rows != 7])
+        clipped_sum(MODEL, params, x, y, chosen, plan.clip_norm, plan.square_weight)[0]
+        for chosen in (rows, rows[rows != 7])
     ]
     assert len(sums[0]) == MODEL.size + 1
-    assert float(np.linalg.norm(sums[0] - sums[1])) <= plan.sensitivity * grid.clip_share
+    assert float(np.linalg.norm(sums[0] - sums[1])) <= plan.sensitivity
     moved = np.rint(sums[0] / grid.step) - np.rint(sums[1] / grid.step)
-    assert float(np.linalg.norm(moved)) * grid.step <= plan.sensitivity
+    assert float(np.linalg.norm(moved)) * grid.step <= grid.noise_stddev / plan.noise_multiplier
 
 
 def test_the_kernel_sums_clipped_squares_without_materialising(data: Any) -> None:
@@ -101,7 +101,9 @@ def test_the_variance_is_unbiased() -> None:
     joint = np.c_[gradients, plan.square_weight * np.sum(gradients**2, 1)]
     sums = (rng.random((trials, records)) < plan.sampling_rate) @ joint
     noisy = (sums + plan.noise_stddev * rng.standard_normal(sums.shape)) / plan.divisor
-    found = np.array([estimated_variance(row[:-1], row[-1] / plan.square_weight, plan) for row in noisy])
+    found = np.array(
+        [estimated_variance(row[:-1], row[-1] / plan.square_weight, plan, plan.noise_stddev) for row in noisy]
+    )
     error = found.std() / math.sqrt(trials)
     assert abs(found.mean() - truth) < 4 * error
     # The formula of E9 as written leaves the sampling variance of the mean in.

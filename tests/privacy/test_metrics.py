@@ -59,7 +59,7 @@ def test_the_divisor_is_public_and_the_noise_is_planned() -> None:
     source = RandomStream.seeded(1)
     released = np.array([private_metric(lambda rows: np.zeros(len(rows)), 300, PLAN, source) for _ in range(1000)])
     assert stats.kstest(released * PLAN.divisor / PLAN.noise_stddev, "norm").pvalue > 1e-3
-    steps = released * PLAN.divisor / PLAN.grid(1).step
+    steps = released * PLAN.divisor / PLAN.grid(1, 300).step
     assert np.allclose(steps, np.rint(steps), atol=1e-6)
     sizes = []
     silent = [
