@@ -1,14 +1,17 @@
 """Independent check of a ledger: chain, anchor, and every run's spend recomputed through the accountant."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from privacy.accounting import rdp_at
 from privacy.chain import GENESIS, Entry, check_anchor, read, read_anchor
+from privacy.count_filter import Budget, CountFilter
 from privacy.errors import BudgetExceeded, LedgerError, PrivacyError
-from privacy.filter import RenyiFilter
+from privacy.pld import epsilon_of_releases
 from privacy.records import Record, Release, RunClosed, RunOpened, parse
 
+_RELATIVE_PLD = 1e-4
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12  # another version of the accountant may differ in the last digits
 
 
@@ -23,9 +26,11 @@ class RunSummary:
     releases : int
         Charged contributions.
     rdp_spent, epsilon : float
-        Renyi spend at the run's order, and its conversion there: the guarantee of the run for its adjacency.
+        Renyi spend at the run's order, and its conversion there: the guarantee of the run for its adjacency. With a
+        counted budget epsilon is that of the recorded releases' privacy loss distribution, and a guarantee only if
+        their number did not depend on outputs; `opened.epsilon`, checked for the planned number, always is.
     fraction : float
-        Share of the Renyi budget used.
+        Share of the Renyi budget, or of the contributions, used.
     closed : bool
         Whether the run has ended.
     """
@@ -72,10 +77,17 @@ class LedgerSummary:
 @dataclass(slots=True)
 class _Run:
     opened: RunOpened
-    filter: RenyiFilter
+    filter: Budget
     releases: int = 0
     closed: bool = False
     used: set[tuple[int, str]] = field(default_factory=set)
+    mechanisms: Counter[tuple[float, float]] = field(default_factory=Counter)
+
+    def epsilon(self) -> float:
+        """Of what is recorded; guarantee and adjacency: see `RunSummary`."""
+        if isinstance(self.filter, CountFilter):
+            return epsilon_of_releases(self.mechanisms, self.opened.delta)
+        return self.filter.epsilon(self.opened.delta, self.opened.conversion)
 
 
 def _replay(runs: dict[str, _Run], record: Record) -> None:
@@ -83,7 +95,12 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
     if isinstance(record, RunOpened):
         if record.run in runs:
             raise PrivacyError(f"run {record.run!r} is opened twice")
-        runs[record.run] = _Run(record, record.filter())
+        budget = record.budget()
+        if isinstance(budget, CountFilter):
+            planned = budget.planned_epsilon(record.delta)
+            if planned > record.epsilon * (1 + _RELATIVE_PLD):
+                raise PrivacyError(f"epsilon is {record.epsilon!r}, recomputed {planned!r} for the planned releases")
+        runs[record.run] = _Run(record, budget)
         return
     run = runs.get(record.run)
     if run is None or run.closed:
@@ -103,12 +120,16 @@ def _replay_release(run: _Run, record: Release) -> None:
     if not abs(cost - record.rdp) <= _RELATIVE * max(cost, record.rdp) + _ABSOLUTE * record.steps:
         raise PrivacyError(f"rdp is {record.rdp!r}, recomputed {cost!r} at order {run.opened.order:g}")
     try:
-        run.filter = run.filter.charge(record.rdp)
+        if isinstance(run.filter, CountFilter):
+            run.filter = run.filter.charge(record.plan)
+        else:
+            run.filter = run.filter.charge(record.rdp)
     except BudgetExceeded as error:
         raise PrivacyError(f"the budget is passed: {error}") from None
     if abs(run.filter.spent - record.rdp_total) > _RELATIVE * run.filter.spent:
         raise PrivacyError(f"rdp_total is {record.rdp_total!r}, recomputed {run.filter.spent!r}")
     run.releases += 1
+    run.mechanisms[record.sampling_rate, record.noise_multiplier] += record.steps
 
 
 def summarise(path: Path, entries: list[Entry], notice: str | None = None) -> LedgerSummary:
@@ -139,7 +160,7 @@ def summarise(path: Path, entries: list[Entry], notice: str | None = None) -> Le
             run.opened,
             run.releases,
             run.filter.spent,
-            run.filter.epsilon(run.opened.delta, run.opened.conversion),
+            run.epsilon(),
             run.filter.fraction,
             run.closed,
         )
@@ -163,10 +184,11 @@ def verify(path: Path, anchor: Path | None = None) -> LedgerSummary:
 
     Guarantee: if this returns, every line is chained (SHA-256), every release's cost is what dp-accounting gives for
     its recorded mechanism at the run's order, no run passed its budget, and each run's epsilon follows from its spend
-    at that one order, for the adjacency the run states (by default one record replaced by the null record).
+    at that one order (with a counted budget: from the privacy loss distribution), for the adjacency the run states (by
+    default one record replaced by the null record).
     Assumptions: the silo executed what it recorded; the anchor, if given, is authentic. Mironov, Talwar and Zhang
-    2019; Feldman and Zrnic 2021; conversion as recorded. It takes no lock, so it may run beside the silo; a torn last
-    line is left out with a notice.
+    2019; Feldman and Zrnic 2021, or Zhu, Dong and Wang 2022; conversion as recorded. It takes no lock, so it may run
+    beside the silo; a torn last line is left out with a notice.
 
     Parameters
     ----------

@@ -25,11 +25,15 @@ class PrivateGradient:
         The release: flat float32 vector (clipped sum + noise) / divisor.
     batch_size, zeroed : int
         Realised sample size and non-finite records. **Private**: for the silo's own log only, never in a message.
+    variance : float or None
+        Released estimate of the variance of the clipped gradients, `estimated_variance` clamped to [0, C^2]; None
+        without a `variance_scale`.
     """
 
     mean: torch.Tensor
     batch_size: int = field(repr=False)
     zeroed: int = field(repr=False)
+    variance: float | None = None
 
 
 def clipped_sum(
@@ -39,11 +43,14 @@ def clipped_sum(
     targets: npt.NDArray[Any],
     rows: npt.NDArray[np.int64],
     clip_norm: float,
+    square_weight: float = 0.0,
 ) -> tuple[npt.NDArray[np.float64], int]:
     """Return the clipped gradient sum over `rows` in float64, and the number of zeroed records. **Private.**
 
-    Guarantee: moves by at most `clip_norm` in L2 when one record is replaced by the null record. Assumption: the
-    model keeps the promise of `PerExampleModel`. Abadi et al. 2016, algorithm 1.
+    Guarantee: moves by at most `clip_norm` in L2 when one record is replaced by the null record; with a
+    `square_weight` s one coordinate more, s times the sum of the squared norms of the clipped gradients, and then by
+    at most sqrt(C^2 + s^2 C^4) (E9). Assumption: the model keeps the promise of `PerExampleModel`. Abadi et al. 2016,
+    algorithm 1.
 
     Parameters
     ----------
@@ -57,8 +64,15 @@ def clipped_sum(
         Sampled records; may be empty.
     clip_norm : float
         C, above 0.
+    square_weight : float
+        s, at least 0; 0 adds no coordinate.
+
+    Raises
+    ------
+    PrivacyError
+        If `square_weight` is above 0 and the model does not offer squared norms.
     """
-    total = np.zeros(model.size, dtype=np.float64)
+    total = np.zeros(model.size + (square_weight > 0), dtype=np.float64)
     zeroed = 0
     for start in range(0, len(rows), _CHUNK):
         chosen = rows[start : start + _CHUNK]
@@ -68,9 +82,41 @@ def clipped_sum(
             torch.from_numpy(np.ascontiguousarray(targets[chosen], dtype=np.float32)),
             clip_norm,
         )
-        total += part.total.numpy()
+        total[: model.size] += part.total.numpy()
+        if square_weight > 0:
+            if part.squares is None:
+                raise PrivacyError("variance_scale: the model offers no squared norms; set it to 0")
+            total[-1] += square_weight * part.squares
         zeroed += part.zeroed
     return total, zeroed
+
+
+def estimated_variance(
+    mean: npt.NDArray[np.float64], mean_square: float, plan: MechanismPlan, noise_stddev: float
+) -> float:
+    """Variance of the clipped gradients, mean squared norm less squared norm of the mean, from one noisy release.
+
+    Guarantee: post-processing of the release, so free of cost for its adjacency (one record replaced by the null
+    record). Unbiased if `plan.records` is the number of records: the squared norm of `mean` has expectation
+    ||g||^2 + (1 - q) / (q N) M + p sigma^2 C'^2 / (q N)^2, where M is the mean squared norm, and both terms are taken
+    off. (The formula of E9 leaves the second, the sampling variance of the mean, in.) Assumptions: as for
+    `private_gradient`. It may be negative; its standard deviation is about
+    sqrt(2 p) sigma^2 C'^2 / (q N)^2 where noise dominates.
+
+    Parameters
+    ----------
+    mean : ndarray of float64
+        Noisy mean gradient, p values.
+    mean_square : float
+        Noisy mean of the squared norms.
+    plan : MechanismPlan
+        The mechanism of the release.
+    noise_stddev : float
+        Of the noise on the sum: `Grid.noise_stddev`, which includes what rounding to the grid costs.
+    """
+    noise = len(mean) * (noise_stddev / plan.divisor) ** 2
+    sampling = (1.0 - plan.sampling_rate) / plan.divisor
+    return mean_square * (1.0 + sampling) - float(mean @ mean) + noise
 
 
 def private_gradient(
@@ -81,15 +127,16 @@ def private_gradient(
     plan: MechanismPlan,
     stream: RandomStream,
 ) -> PrivateGradient:
-    """Make one release of the planned mechanism: (clipped sum over a Poisson sample + N(0, sigma^2 C^2 I)) / (q N_i).
+    """Make one release of the planned mechanism: (clipped sum over a Poisson sample + N(0, sigma^2 C'^2 I)) / (q N_i).
 
-    Guarantee: `mean` is one of the `plan.steps` releases accounted by `plan.event()`, for the adjacency "one record
-    replaced by a null record with zero gradient". Assumptions: the caller makes at most `plan.steps` releases per
-    charge of the filter, charged before they leave; `params` depend on the records through earlier accounted releases
-    only; features and targets are per-record functions of public numbers and the record (E27); `stream` is not
-    seeded; floating-point attacks (Mironov 2012) are not addressed. Paper eq. 13; Abadi et al. 2016, algorithm 1;
-    Mironov, Talwar and Zhang 2019. An empty sample is a zero gradient plus full noise and counts as a release. Noise
-    is added in float64, then the result is rounded to float32.
+    Guarantee: `mean` and `variance` together are one of the `plan.steps` releases accounted by `plan.event()`, for
+    the adjacency "one record replaced by a null record with zero gradient". Assumptions: the caller makes at most
+    `plan.steps` releases per charge of the filter, charged before they leave; `params` depend on the records through
+    earlier accounted releases only; features and targets are per-record functions of public numbers and the record
+    (E27); `stream` is not seeded. Paper eq. 13; E9; Abadi et al. 2016, algorithm 1; Mironov, Talwar and Zhang 2019.
+    The noisy sum lives on a public grid (`privacy.grid.Grid`), so its low bits carry nothing about the records
+    (Mironov 2012); the noise is larger by what rounding to the grid may add to the sensitivity, at most 2^-13 of it. An
+    empty sample is a zero gradient plus full noise and counts as a release.
 
     Parameters
     ----------
@@ -111,10 +158,13 @@ def private_gradient(
     """
     if len(features) != len(targets):
         raise PrivacyError("features and targets differ in length: expected one target per record")
+    grid = plan.grid(model.size, len(features))
     rows = stream.poisson_sample(len(features), plan.sampling_rate)
-    total, zeroed = clipped_sum(model, params, features, targets, rows, plan.clip_norm)
-    noise = stream.normal(model.size)
-    noise *= plan.noise_stddev
-    noise += total
-    noise /= plan.divisor
-    return PrivateGradient(torch.from_numpy(noise).float(), len(rows), zeroed)
+    total, zeroed = clipped_sum(model, params, features, targets, rows, plan.clip_norm, plan.square_weight)
+    noisy = grid.release(total, stream)
+    noisy /= plan.divisor
+    variance = None
+    if plan.variance_scale > 0:
+        estimate = estimated_variance(noisy[:-1], float(noisy[-1]) / plan.square_weight, plan, grid.noise_stddev)
+        variance = min(max(estimate, 0.0), plan.clip_norm**2)
+    return PrivateGradient(torch.from_numpy(noisy[: model.size]).float(), len(rows), zeroed, variance)

@@ -3,10 +3,34 @@
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Protocol
 
 from privacy.checks import real
 from privacy.conversion import Conversion, epsilon_at_order
 from privacy.errors import BudgetExceeded, PrivacyError
+
+
+class Priced(Protocol):
+    """What a budget needs of a plan of releases; `MechanismPlan` is one. No guarantee of its own."""
+
+    @property
+    def sampling_rate(self) -> float:
+        """Largest probability q of a record to enter a step."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise sigma in units of the sensitivity."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Releases."""
+        ...
+
+    def rdp(self, order: float) -> float:
+        """Renyi cost at an order, for the adjacency of the plan."""
+        ...
 
 
 def add_up(total: float, cost: float) -> float:
@@ -62,13 +86,14 @@ class RenyiFilter:
         object.__setattr__(self, "budget", real("budget", self.budget, 0.0))
         object.__setattr__(self, "spent", real("spent", self.spent, 0.0, self.budget))
 
-    @staticmethod
-    def _cost(cost: float) -> float:
+    def _cost(self, cost: float | Priced) -> float:
+        if not isinstance(cost, int | float):
+            cost = cost.rdp(self.order)
         if isinstance(cost, bool) or math.isnan(cost) or cost < 0:
             raise PrivacyError(f"cost = {cost!r}: expected the Renyi cost of the release, a number >= 0")
         return float(cost)
 
-    def admits(self, cost: float) -> bool:
+    def admits(self, cost: float | Priced) -> bool:
         """Whether a release of this cost keeps the run within its budget.
 
         Guarantee, adjacency and assumptions: those of the class (Feldman and Zrnic 2021, the filter's stopping rule).
@@ -76,8 +101,8 @@ class RenyiFilter:
 
         Parameters
         ----------
-        cost : float
-            Renyi cost at `order`; infinite is never admitted, NaN and negative are errors.
+        cost : float or MechanismPlan
+            Renyi cost at `order`, or a plan that knows it; infinite is never admitted, NaN and negative are errors.
 
         Returns
         -------
@@ -86,15 +111,15 @@ class RenyiFilter:
         """
         return add_up(self.spent, self._cost(cost)) <= self.budget
 
-    def charge(self, cost: float) -> "RenyiFilter":
+    def charge(self, cost: float | Priced) -> "RenyiFilter":
         """Return the filter after a release of this cost; call it before the release is made.
 
         Guarantee, adjacency and assumptions: those of the class (Feldman and Zrnic 2021, the filter's update).
 
         Parameters
         ----------
-        cost : float
-            Renyi cost at `order`.
+        cost : float or MechanismPlan
+            Renyi cost at `order`, or a plan that knows it.
 
         Returns
         -------
@@ -106,12 +131,13 @@ class RenyiFilter:
         BudgetExceeded
             If the cost is not admitted; the filter is unchanged.
         """
+        cost = self._cost(cost)
         if not self.admits(cost):
             raise BudgetExceeded(
                 f"a release of Renyi cost {cost:.6g} at order {self.order:g} does not fit: "
                 f"{self.spent:.6g} of {self.budget:.6g} is spent; end the run or raise the noise"
             )
-        return replace(self, spent=add_up(self.spent, self._cost(cost)))
+        return replace(self, spent=add_up(self.spent, cost))
 
     @property
     def fraction(self) -> float:

@@ -100,15 +100,17 @@ def _squares(
 
 def _factors(
     layers: list[_Layer], signals: list[_Signal], last: Tensor, residual: Tensor, clip_norm: float
-) -> tuple[Tensor, Tensor]:
-    """Clip factor per record, and which records float32 can represent; each depends on its own row only."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Clip factor and clipped square per record, and which records float32 can represent; each by its own row only."""
     squares = _squares(layers, signals, last, residual, torch.float32)
     largest = layers[0].entering.abs().amax(dim=1)
     unsafe = ~((squares < _SAFE_SQUARE) & (largest < _SAFE_FEATURE))  # written so that NaN is unsafe
     if bool(unsafe.any()):
         squares = torch.where(unsafe, _squares(layers, signals, last, residual, torch.float64), squares.double())
-    factors = (clip_norm * (1.0 - _SLACK) / squares.sqrt_()).clamp_(max=1.0)  # a gradient of norm 0 gets factor 1
-    return factors.to(torch.float32), (factors >= _SMALLEST_FACTOR) & (largest <= _LARGEST_FEATURE)
+    limit = clip_norm * (1.0 - _SLACK)
+    kept = squares.double().clamp(max=limit**2)
+    factors = (limit / squares.sqrt_()).clamp_(max=1.0)  # a gradient of norm 0 gets factor 1
+    return factors.to(torch.float32), kept, (factors >= _SMALLEST_FACTOR) & (largest <= _LARGEST_FEATURE)
 
 
 def _backward(model: "Mlp", blocks: list[Tensor], layers: list[_Layer], residual: Tensor) -> list[_Signal]:
@@ -141,19 +143,20 @@ def clipped_gradient_sum(
         raise PrivacyError("targets: expected a vector with one torch.float32 value per row of features")
     total = torch.zeros(model.size, dtype=torch.float32)
     blocks = _blocks(model, params)
-    zeroed = 0
+    zeroed, squares = 0, 0.0
     while len(features) > 0:
         layers, last, forecast = _forward(model, blocks, features)
         residual = forecast - targets
         signals = _backward(model, blocks, layers, residual)
-        factors, usable = _factors(layers, signals, last, residual, clip_norm)
+        factors, kept, usable = _factors(layers, signals, last, residual, clip_norm)
         if bool(usable.all()):
             _scaled_sums(model, _blocks(model, total), layers, signals, last, residual, factors)
+            squares = float(kept.sum())
             break
         # 0 * NaN is NaN, so the rows must leave the batch: no later product may see them.
         zeroed += int((~usable).sum())
         features, targets = features[usable], targets[usable]
-    return ClippedSum(total, zeroed)
+    return ClippedSum(total, zeroed, squares)
 
 
 def _scaled_sums(

@@ -14,13 +14,17 @@ class ClippedSum:
     Attributes
     ----------
     total : torch.Tensor
-        Flat float32 vector.
+        Flat float32 or float64 vector.
     zeroed : int
         Records whose gradient was not finite and became the zero vector; for the silo's own log only.
+    squares : float or None
+        Sum of the squared norms of the clipped gradients, each at most the square of the clip; None from a model that
+        does not offer it.
     """
 
     total: "torch.Tensor"
     zeroed: int
+    squares: float | None = None
 
 
 class PerExampleModel(Protocol):

@@ -3,16 +3,19 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from privacy.chain import Entry
 from privacy.checks import real, whole
 from privacy.conversion import Conversion, order_budget
+from privacy.count_filter import Budget, CountFilter
 from privacy.errors import PrivacyError
 from privacy.filter import RenyiFilter
 from privacy.plan import MechanismPlan
 
 Unit = Literal["record", "silo"]
+Accountant = Literal["rdp", "pld"]
+_Filter = TypeVar("_Filter", RenyiFilter, CountFilter)
 RECORD_ADJACENCY = "one record replaced by a null record with zero gradient"
 SILO_ZERO_ADJACENCY = "one silo replaced by zero"
 SILO_REPLACE_ADJACENCY = "one silo replaced by another"
@@ -28,17 +31,24 @@ def _text(name: str, value: object) -> None:
 @dataclass(frozen=True, slots=True)
 class _Body:
     KIND: ClassVar[str] = ""
+    # Left out of the body at their default, so that ledgers written before they existed stay readable, byte for byte.
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        return dataclasses.asdict(self)
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in self.OPTIONAL}
+        return {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name not in defaults or value != defaults[name]
+        }
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
         """Return the record of a body; missing and unknown keys are errors that name them."""
         names = {field.name for field in dataclasses.fields(cls)}
-        if set(body) != names:
-            missing, unknown = sorted(names - set(body)), sorted(set(body) - names)
+        missing, unknown = sorted(names - set(body) - cls.OPTIONAL), sorted(set(body) - names)
+        if missing or unknown:
             raise PrivacyError(f"{cls.KIND}: missing keys {missing}, unknown keys {unknown}")
         return cls(**body)
 
@@ -49,10 +59,16 @@ class RunOpened(_Body):
 
     Guarantee recorded: releases of this run whose Renyi costs at `order` stay within `rdp_budget` are together
     (epsilon, delta)-DP for `adjacency` (default: one record replaced by the null record), unless `status` reads "not
-    private: seeded". Feldman and Zrnic 2021. `rdp_budget` must convert to at most `epsilon`.
+    private: seeded". Feldman and Zrnic 2021. `rdp_budget` must convert to at most `epsilon`. With `accountant` "pld"
+    instead: at most `contributions` releases, each no dearer than `sampling_rate`, `noise_multiplier` and `steps`
+    say, are together (epsilon, delta)-DP (`CountFilter`; `verify` recomputes it); then `rdp_budget` is 0, so that no
+    Renyi filter admits anything.
     """
 
     KIND: ClassVar[str] = "run_opened"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"accountant", "contributions", "sampling_rate", "noise_multiplier", "steps"}
+    )
 
     run: str
     epsilon: float
@@ -64,6 +80,11 @@ class RunOpened(_Body):
     unit: Unit = "record"
     adjacency: str = RECORD_ADJACENCY
     conversion: Conversion = "improved"
+    accountant: Accountant = "rdp"
+    contributions: int = 0
+    sampling_rate: float = 0.0
+    noise_multiplier: float = 0.0
+    steps: int = 0
 
     def __post_init__(self) -> None:
         """Validate by field name."""
@@ -88,6 +109,34 @@ class RunOpened(_Body):
                 f"rdp_budget = {self.rdp_budget!r}: expected at most {allowed!r}, "
                 f"what epsilon {self.epsilon:g} allows at order {self.order:g}"
             )
+        if self.accountant not in get_args(Accountant):
+            raise PrivacyError(f'accountant = {self.accountant!r}: expected "rdp" or "pld"')
+        planned = self.contributions, self.sampling_rate, self.noise_multiplier, self.steps
+        if self.accountant == "pld":
+            real("rdp_budget", self.rdp_budget, 0.0, 0.0)
+            self.budget()
+        elif any(planned):
+            raise PrivacyError('contributions, sampling_rate, noise_multiplier, steps: only with accountant = "pld"')
+
+    @classmethod
+    def counted(
+        cls, run: str, epsilon: float, delta: float, plan: CountFilter, software: str, status: str = PRIVATE
+    ) -> Self:
+        """Return the opening of a run under a counted budget; guarantee and adjacency: see `CountFilter`."""
+        return cls(
+            run,
+            epsilon,
+            delta,
+            plan.order,
+            0.0,
+            software,
+            status,
+            accountant="pld",
+            contributions=plan.contributions,
+            sampling_rate=plan.sampling_rate,
+            noise_multiplier=plan.noise_multiplier,
+            steps=plan.steps,
+        )
 
     @property
     def seeded(self) -> bool:
@@ -95,8 +144,22 @@ class RunOpened(_Body):
         return self.status == SEEDED
 
     def filter(self) -> RenyiFilter:
-        """Return the run's empty filter; guarantee, adjacency and theorem: see `RenyiFilter`."""
+        """Return the run's empty Renyi filter; guarantee, adjacency and theorem: see `RenyiFilter`.
+
+        Raises
+        ------
+        PrivacyError
+            If the run's budget is counted: then `budget` is its filter.
+        """
+        if self.accountant == "pld":
+            raise PrivacyError(f"run {self.run!r}: its budget is counted, not a Renyi filter; use budget()")
         return RenyiFilter(self.order, self.rdp_budget)
+
+    def budget(self) -> Budget:
+        """Return the run's empty filter of either kind; guarantee, adjacency and theorem: see there."""
+        if self.accountant == "rdp":
+            return self.filter()
+        return CountFilter(self.contributions, self.sampling_rate, self.noise_multiplier, self.steps, self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +169,12 @@ class Release(_Body):
     Guarantee recorded: `rdp` bounds the Renyi divergence of the contribution at the run's order for the run's
     adjacency (one record replaced by the null record), `rdp_total` that of the run so far (rounded up).
     `sampling_rate`, `noise_multiplier` and `steps` are what `verify` recomputes them from (Mironov, Talwar and Zhang
-    2019); `noise_multiplier` is the noise divided by the sensitivity of the adjacency.
+    2019); `noise_multiplier` is the noise divided by the sensitivity of the adjacency, with a `variance_scale` (E9)
+    that of the joint vector, so the cost does not depend on it.
     """
 
     KIND: ClassVar[str] = "release"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"variance_scale"})
 
     run: str
     epoch: int
@@ -121,6 +186,7 @@ class Release(_Body):
     rdp: float
     rdp_total: float
     purpose: str = "training"
+    variance_scale: float = 0.0
 
     def __post_init__(self) -> None:
         """Validate by field name."""
@@ -134,15 +200,17 @@ class Release(_Body):
     @property
     def plan(self) -> MechanismPlan:
         """The plan that was executed."""
-        return MechanismPlan(self.sampling_rate, self.clip_norm, self.noise_multiplier, self.steps, self.records)
+        return MechanismPlan(
+            self.sampling_rate, self.clip_norm, self.noise_multiplier, self.steps, self.records, self.variance_scale
+        )
 
     @classmethod
     def charge(
-        cls, run: str, epoch: int, plan: MechanismPlan, before: RenyiFilter, purpose: str = "training"
-    ) -> tuple[Self, RenyiFilter]:
+        cls, run: str, epoch: int, plan: MechanismPlan, before: _Filter, purpose: str = "training"
+    ) -> tuple[Self, _Filter]:
         """Charge a plan to a filter and return the entry to append together with the new filter.
 
-        Guarantee, adjacency, assumptions and theorem: those of `RenyiFilter` and `MechanismPlan`. The order is:
+        Guarantee, adjacency, assumptions and theorem: those of the filter and `MechanismPlan`. The order is:
         charge, append (which fsyncs), then release.
 
         Raises
@@ -151,7 +219,7 @@ class Release(_Body):
             If the plan does not fit; nothing changes.
         """
         cost = plan.rdp(before.order)
-        after = before.charge(cost)
+        after = before.charge(plan)
         entry = cls(
             run,
             epoch,
@@ -163,6 +231,7 @@ class Release(_Body):
             cost,
             after.spent,
             purpose,
+            plan.variance_scale,
         )
         return entry, after
 
@@ -195,7 +264,7 @@ def parse(kind: str, body: Mapping[str, Any]) -> Record | None:
     return None if found is None else found.from_body(body)
 
 
-def filter_of(entries: Iterable[Entry], run: str) -> RenyiFilter:
+def filter_of(entries: Iterable[Entry], run: str) -> Budget:
     """Return the filter of an open run as its ledger left it, so that a restarted silo goes on where it stopped.
 
     Guarantee: the spend is the rounded-up sum of the recorded costs, so a run's filter survives restarts (Feldman and
@@ -212,7 +281,7 @@ def filter_of(entries: Iterable[Entry], run: str) -> RenyiFilter:
 
     Returns
     -------
-    RenyiFilter
+    RenyiFilter or CountFilter
         With everything the run spent.
 
     Raises
@@ -222,7 +291,7 @@ def filter_of(entries: Iterable[Entry], run: str) -> RenyiFilter:
     BudgetExceeded
         If the recorded releases pass the budget.
     """
-    current: RenyiFilter | None = None
+    current: Budget | None = None
     for entry in entries:
         record = parse(entry.kind, entry.body)
         if record is None or record.run != run:
@@ -230,11 +299,11 @@ def filter_of(entries: Iterable[Entry], run: str) -> RenyiFilter:
         if isinstance(record, RunOpened):
             if current is not None:
                 raise PrivacyError(f"run {run!r} is opened twice; expected one opening entry")
-            current = record.filter()
+            current = record.budget()
         elif current is None or isinstance(record, RunClosed):
             raise PrivacyError(f"run {run!r} is not open; open a new run under a new name")
         else:
-            current = current.charge(record.rdp)
+            current = current.charge(record.rdp) if isinstance(current, RenyiFilter) else current.charge(record.plan)
     if current is None:
         raise PrivacyError(f"run {run!r} is not open; append its RunOpened first")
     return current
