@@ -33,6 +33,7 @@ from client_app.drift_control import Control, Pending
 from client_app.errors import Declined, SiloError
 from client_app.policy import SiloSettings, load_settings, parse_settings
 from privacy.ledger import Ledger
+from privacy.records import Abstention, Release, parse
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,15 @@ class Reply:
     pending : Pending or None
         Control change that waits for the epoch's outcome; stays at the silo. The reply holds a private
         release exactly if there is one.
+    line : Release or Abstention or None
+        The ledger entry that goes with the reply; stays at the silo.
     """
 
     body: bytes
     arrays: Mapping[str, NDArray[np.unsignedinteger]]
     request: bytes = b""
     pending: Pending | None = None
+    line: Release | Abstention | None = None
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -189,9 +193,14 @@ class RunFolder:
             "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
             "request": reply.request,
             "pending": pending and (pending.change.tobytes(), pending.drift, pending.direction),
+            "line": reply.line and (reply.line.KIND, reply.line.body()),
         }
         self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
         return reply
+
+    def has_control(self) -> bool:
+        """Whether a control was ever committed; every contribution leaves one."""
+        return (self.path / "control.npz").exists()
 
     def control(self, parameters: int) -> Control:
         """Return the committed control; zero before the first contribution."""
@@ -243,7 +252,10 @@ def _reply(fields: Mapping[str, Any]) -> Reply:
     pending = fields["pending"]
     if pending is not None:
         pending = Pending(np.frombuffer(pending[0], dtype=np.float64), pending[1], pending[2])
-    return Reply(fields["body"], arrays, fields["request"], pending)
+    line = parse(*fields["line"]) if fields["line"] else None
+    if line is not None and not isinstance(line, Release | Abstention):
+        raise SiloError("outbox: a stored reply holds another ledger entry than its own; the file was altered")
+    return Reply(fields["body"], arrays, fields["request"], pending, line)
 
 
 def _packed(**arrays: object) -> bytes:

@@ -4,6 +4,7 @@ Within a run a Renyi filter at the agreed ``alpha*`` decides (Feldman and Zrnic 
 (epsilon, delta) add up (basic composition), whether or not a run used all of its own.
 """
 
+import secrets
 from dataclasses import dataclass, replace
 
 from client_app.errors import Declined
@@ -11,8 +12,10 @@ from privacy.chain import seal
 from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
 from privacy.plan import MechanismPlan
-from privacy.records import PRIVATE, SEEDED, Record, Release, RunClosed, RunOpened, parse
+from privacy.records import PRIVATE, SEEDED, Abstention, Record, Release, RunClosed, RunOpened, parse
 from privacy.release import RunTerms
+
+Line = Release | Abstention
 
 
 @dataclass(frozen=True)
@@ -84,38 +87,43 @@ class PrivacyBook:
                 spent = record.filter()
             elif isinstance(record, Release):
                 spent = spent.charge(record.rdp)
-            else:
+            elif isinstance(record, RunClosed):
                 spent = RenyiFilter(terms.order, 0.0)
         return spent
 
-    def charged(self, terms: RunTerms, epoch: int) -> bool:
-        """Whether an epoch's release is in the ledger."""
+    def entered(self, terms: RunTerms, epoch: int) -> bool:
+        """Whether the epoch is in the ledger, as a release or as an abstention."""
         run = terms.run_id.hex()
-        return any(isinstance(r, Release) and r.run == run and r.epoch == epoch for r in self._records())
+        return any(isinstance(r, Line) and r.run == run and r.epoch == epoch for r in self._records())
 
     def admits(self, terms: RunTerms, mechanism: MechanismPlan) -> bool:
         """Whether one more contribution fits."""
         return self.filter(terms).admits(mechanism.rdp(terms.order))
 
-    def _release(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> Release:
-        return Release.charge(terms.run_id.hex(), epoch, mechanism, self.filter(terms))[0]
+    def line(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan | None) -> Line:
+        """Return the entry of an epoch: a release of ``mechanism``, or an abstention; nothing is written.
 
-    def head_after(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> tuple[int, bytes]:
-        """Head the ledger will have once `charge` was called."""
-        count, previous = self.ledger.head
-        entry = seal(count + 1, previous, Release.KIND, self._release(terms, epoch, mechanism).body())
-        return entry.count, bytes.fromhex(entry.hash)
-
-    def charge(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> None:
-        """Charge an epoch's release, once; it is on disk when this returns.
+        Either has a fresh nonce, so that the head of the ledger does not tell the coordinator which it is.
 
         Raises
         ------
         privacy.errors.BudgetExceeded
-            If it does not fit; nothing changes.
+            If the release does not fit.
         """
-        if not self.charged(terms, epoch):
-            self.ledger.append(Release.KIND, self._release(terms, epoch, mechanism).body())
+        run, nonce = terms.run_id.hex(), secrets.token_hex(16)
+        if mechanism is None:
+            return Abstention(run, epoch, nonce)
+        return Release.charge(run, epoch, mechanism, self.filter(terms), nonce=nonce)[0]
+
+    def head_after(self, line: Line) -> tuple[int, bytes]:
+        """Head the ledger will have once ``line`` is entered."""
+        count, previous = self.ledger.head
+        entry = seal(count + 1, previous, line.KIND, line.body())
+        return entry.count, bytes.fromhex(entry.hash)
+
+    def enter(self, line: Line) -> None:
+        """Enter an epoch; it is on disk when this returns."""
+        self.ledger.append(line.KIND, line.body())
 
     def close_run(self, terms: RunTerms, reason: str) -> None:
         """Enter the end of a run, once."""

@@ -134,12 +134,12 @@ class Silo:
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
             if stored := folder.answered("contribute", epoch, body):
-                if stored.pending is not None and not book.charged(terms, epoch):
-                    _make_up(book, terms, epoch, mechanism, stored)
+                if stored.line is not None and not book.entered(terms, epoch):
+                    _make_up(book, stored)
                 return stored
             _refuse_if_over(folder, epoch)
-            if book.charged(terms, epoch):
-                raise Declined(f"epoch {epoch} is charged and its reply is gone; a second release would be free")
+            if book.entered(terms, epoch):
+                raise Declined(f"epoch {epoch} is in the ledger and its reply is gone; a second release would be free")
             check_plan(
                 self.home.settings.policy,
                 terms,
@@ -151,6 +151,10 @@ class Silo:
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
+            if not folder.has_control() and book.filter(terms).spent > 0:
+                raise SiloError(
+                    "control.npz is lost; this silo cannot go on in this run without a reset of all controls"
+                )
             self._settle(folder, announcement.outcomes, epoch, plan.parameters)
 
             may_spend = plan.purpose == "train" and book.admits(terms, mechanism)
@@ -167,7 +171,9 @@ class Silo:
                 may_spend=may_spend,
             )
             bundle = self._bundle(run, folder, epoch + 1)
-            spends = vector.pending is not None
+            line = None
+            if plan.purpose == "train":
+                line = book.line(terms, epoch, mechanism if vector.pending is not None else None)
             masked = protocol.mask_input(
                 run,
                 protocol.RunKeys.from_bytes(folder.need("keys")),
@@ -176,13 +182,13 @@ class Silo:
                 announcement,
                 asked.publics,
                 vector.encoded,
-                ledger_head=book.head_after(terms, epoch, mechanism) if spends else book.head,
+                ledger_head=book.head if line is None else book.head_after(line),
             )
             header = MaskedHeader.from_bytes(masked.header_bytes())
-            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending)
+            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, line)
             folder.answer("contribute", epoch, body, reply)
-            if spends:
-                book.charge(terms, epoch, mechanism)
+            if line is not None:
+                book.enter(line)
             used = book.filter(terms)
             logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
         return reply
@@ -250,11 +256,12 @@ def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
         raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {settled}; no number is used twice")
 
 
-def _make_up(book: PrivacyBook, terms: RunTerms, epoch: int, mechanism: MechanismPlan, stored: Reply) -> None:
-    """Charge a stored reply that a crash left uncharged; it may leave only with the ledger head it states."""
-    if MaskReply.from_bytes(stored.body).header.ledger_head != book.head_after(terms, epoch, mechanism):
-        raise Declined(f"epoch {epoch}: the ledger went on since its reply was stored; the reply stays unsent")
-    book.charge(terms, epoch, mechanism)
+def _make_up(book: PrivacyBook, stored: Reply) -> None:
+    """Enter what a crash left out of the ledger; the reply may leave only with the ledger head it states."""
+    header = MaskReply.from_bytes(stored.body).header
+    if stored.line is None or header.ledger_head != book.head_after(stored.line):
+        raise Declined(f"epoch {header.epoch}: the ledger went on since its reply was stored; the reply stays unsent")
+    book.enter(stored.line)
 
 
 def _check_layout(announcement: Announcement, plan: ReleasePlan, run: Run) -> None:

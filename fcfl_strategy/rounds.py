@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fcfl_strategy import server_update
 from fcfl_strategy.divergence import MomentSums, divergence, update_noise_variance
+from fcfl_strategy.errors import SumError
 from fcfl_strategy.schedule import noise_multiplier
 from fcfl_strategy.server_update import ServerState
 from fcfl_strategy.settings import Settings
@@ -213,11 +214,24 @@ def complete(state: RunState, heads: Mapping[str, bytes]) -> RunState:
     return replace(state, outcomes=(*state.outcomes, outcome), abandoned=0, ledger_heads=known)
 
 
+def _check(sums: Sums) -> None:
+    """Refuse sums that no honest silos can make, so that one silo's nonsense cannot end the run."""
+    contributors, weight = float(sums["contributors"][0]), float(sums["weight"][0])
+    if float(sums["score"][0]) < 0 or contributors < -0.5 or (contributors >= 0.5) != (weight > 0):
+        raise SumError("scores, weights or contributors do not fit together; a silo does not follow the protocol")
+
+
 def absorb(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -> tuple[RunState, Facts]:
     """Take the optimisation step of a completed training epoch.
 
     With no contributor no optimiser state changes and ``t_k`` does not advance; the round is used up.
+
+    Raises
+    ------
+    SumError
+        If the sums contradict each other.
     """
+    _check(sums)
     state = replace(state, rounds=state.rounds + 1, score_total=float(sums["score"][0]) or state.score_total)
     contributors = round(float(sums["contributors"][0]))
     if contributors == 0:

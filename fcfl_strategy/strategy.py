@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fcfl_strategy import checkpoint, rounds
 from fcfl_strategy.enrolment import CLOSE, enrol
-from fcfl_strategy.errors import RunError
+from fcfl_strategy.errors import RunError, SumError
 from fcfl_strategy.exchange import Mailbox, array_record, request
 from fcfl_strategy.journal import Journal
 from fcfl_strategy.metrics import Metrics, split_metrics
@@ -166,7 +166,7 @@ class FcflStrategy(Strategy):
                 _, metrics = self.aggregate_train(settled.rounds + 1, ())
             else:
                 metrics = self.aggregate_evaluate(settled.rounds + 1, ())
-        except SecAggError as error:
+        except (SecAggError, SumError) as error:
             logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
             self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1))
         status = "abandoned" if metrics is None else "completed"

@@ -108,14 +108,16 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
     if isinstance(record, RunClosed):
         run.closed = True
         return
-    _replay_release(run, record)
+    purpose = record.purpose if isinstance(record, Release) else "training"
+    key = (record.epoch, purpose)
+    if key in run.used:
+        raise PrivacyError(f"epoch {record.epoch} is used twice for {purpose}")
+    run.used.add(key)
+    if isinstance(record, Release):
+        _replay_release(run, record)
 
 
 def _replay_release(run: _Run, record: Release) -> None:
-    key = (record.epoch, record.purpose)
-    if key in run.used:
-        raise PrivacyError(f"epoch {record.epoch} is used twice for {record.purpose}")
-    run.used.add(key)
     cost = rdp_at(record.sampling_rate, record.noise_multiplier, record.steps, run.opened.order, by_library=True)
     if not abs(cost - record.rdp) <= _RELATIVE * max(cost, record.rdp) + _ABSOLUTE * record.steps:
         raise PrivacyError(f"rdp is {record.rdp!r}, recomputed {cost!r} at order {run.opened.order:g}")

@@ -187,6 +187,7 @@ class Release(_Body):
     rdp_total: float
     purpose: str = "training"
     variance_scale: float = 0.0
+    nonce: str = ""
 
     def __post_init__(self) -> None:
         """Validate by field name."""
@@ -206,7 +207,13 @@ class Release(_Body):
 
     @classmethod
     def charge(
-        cls, run: str, epoch: int, plan: MechanismPlan, before: _Filter, purpose: str = "training"
+        cls,
+        run: str,
+        epoch: int,
+        plan: MechanismPlan,
+        before: _Filter,
+        purpose: str = "training",
+        nonce: str = "",
     ) -> tuple[Self, _Filter]:
         """Charge a plan to a filter and return the entry to append together with the new filter.
 
@@ -232,8 +239,30 @@ class Release(_Body):
             after.spent,
             purpose,
             plan.variance_scale,
+            nonce,
         )
         return entry, after
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention(_Body):
+    """An epoch in which nothing private was released; it costs nothing (adjacency as for the run).
+
+    A silo that hides whether it takes part in an epoch enters one line in each: a release, or this. Both carry a fresh
+    `nonce`, so that neither the count nor the hash of the ledger's head tells which it was.
+    """
+
+    KIND: ClassVar[str] = "abstention"
+
+    run: str
+    epoch: int
+    nonce: str
+
+    def __post_init__(self) -> None:
+        """Validate by field name."""
+        _text("run", self.run)
+        _text("nonce", self.nonce)
+        whole("epoch", self.epoch, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +280,8 @@ class RunClosed(_Body):
         _text("reason", self.reason)
 
 
-Record = RunOpened | Release | RunClosed
-_KINDS: dict[str, type[Record]] = {kind.KIND: kind for kind in (RunOpened, Release, RunClosed)}
+Record = RunOpened | Release | Abstention | RunClosed
+_KINDS: dict[str, type[Record]] = {kind.KIND: kind for kind in (RunOpened, Release, Abstention, RunClosed)}
 
 
 def parse(kind: str, body: Mapping[str, Any]) -> Record | None:
@@ -302,7 +331,7 @@ def filter_of(entries: Iterable[Entry], run: str) -> Budget:
             current = record.budget()
         elif current is None or isinstance(record, RunClosed):
             raise PrivacyError(f"run {run!r} is not open; open a new run under a new name")
-        else:
+        elif isinstance(record, Release):
             current = current.charge(record.rdp) if isinstance(current, RenyiFilter) else current.charge(record.plan)
     if current is None:
         raise PrivacyError(f"run {run!r} is not open; append its RunOpened first")
