@@ -614,3 +614,21 @@ def test_one_process_at_a_time_answers_for_a_silo(desk: MakeDesk) -> None:
         pass
     with home.alone():
         pass
+
+
+def test_the_ledger_head_a_silo_shows_does_not_tell_whether_it_contributed(desk: MakeDesk) -> None:
+    made = desk(5, **{"participation.cohort": 1.5, "noise-seed": 4})
+    asked = made.ask(1)
+    counts, kinds, nonces = set(), set(), set()
+    for name in made.small.homes:
+        reply = made.contribute(asked, name)
+        with made.silo(name).home.ledger() as ledger:
+            last = ledger.entries()[-1]
+        counts.add((masked_of(reply).ledger_head[0], len(reply.body)))
+        kinds.add(last.kind)
+        nonces.add(last.body["nonce"])
+    assert kinds == {"release", "abstention"}
+    assert len(counts) == 1
+    # Without the nonce the coordinator could compute the hash of either line and compare.
+    assert len(nonces) == 5
+    assert {len(bytes.fromhex(nonce)) for nonce in nonces} == {16}
