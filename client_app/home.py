@@ -50,12 +50,15 @@ class Reply:
     pending : Pending or None
         Control change that waits for the epoch's outcome; stays at the silo. The reply holds a private
         release exactly if there is one.
+    salt : bytes
+        Salt of the ledger entry of a vector; stays at the silo.
     """
 
     body: bytes
     arrays: Mapping[str, NDArray[np.unsignedinteger]]
     request: bytes = b""
     pending: Pending | None = None
+    salt: bytes = b""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -189,6 +192,7 @@ class RunFolder:
             "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
             "request": reply.request,
             "pending": pending and (pending.change.tobytes(), pending.drift, pending.direction),
+            "salt": reply.salt,
         }
         self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
         return reply
@@ -243,7 +247,7 @@ def _reply(fields: Mapping[str, Any]) -> Reply:
     pending = fields["pending"]
     if pending is not None:
         pending = Pending(np.frombuffer(pending[0], dtype=np.float64), pending[1], pending[2])
-    return Reply(fields["body"], arrays, fields["request"], pending)
+    return Reply(fields["body"], arrays, fields["request"], pending, fields["salt"])
 
 
 def _packed(**arrays: object) -> bytes:

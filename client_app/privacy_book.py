@@ -5,14 +5,18 @@ Within a run a Renyi filter at the agreed ``alpha*`` decides (Feldman and Zrnic 
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from client_app.errors import Declined
-from privacy.chain import seal
+from privacy.chain import Entry, seal
 from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
 from privacy.plan import MechanismPlan
 from privacy.records import PRIVATE, SEEDED, Record, Release, RunClosed, RunOpened, parse
 from privacy.release import RunTerms
+
+VECTOR = "vector"
+"""Kind of the entry that every masked vector gets, whether or not it holds a release. Its salt hides which."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,24 @@ class PrivacyBook:
         parsed = (parse(entry.kind, entry.body) for entry in self.ledger.entries())
         return [record for record in parsed if record is not None]
 
+    def _vectors(self) -> list[Entry]:
+        return [entry for entry in self.ledger.entries() if entry.kind == VECTOR]
+
     @property
     def head(self) -> tuple[int, bytes]:
-        """Count and hash of the last entry."""
-        count, digest = self.ledger.head
-        return count, bytes.fromhex(digest)
+        """What the silo shows of its ledger: how many vectors it gave, and the hash of the last one's entry.
+
+        The hash commits to every entry before it. The count rises by one with every vector and the hash is salted,
+        so that neither tells whether the silo contributed or sat out.
+        """
+        vectors = self._vectors()
+        return (len(vectors), bytes.fromhex(vectors[-1].hash)) if vectors else (0, bytes(32))
 
     def holds(self, head: tuple[int, bytes]) -> bool:
-        """Whether the ledger is at or past a head it once had."""
+        """Whether the ledger is at or past a head it once showed."""
         count, digest = head
-        entries = self.ledger.entries()
-        return count == 0 or (count <= len(entries) and bytes.fromhex(entries[count - 1].hash) == digest)
+        vectors = self._vectors()
+        return count == 0 or (count <= len(vectors) and bytes.fromhex(vectors[count - 1].hash) == digest)
 
     def granted(self, besides: bytes) -> tuple[float, float]:
         """Sums of the (epsilon, delta) agreed for all other runs.
@@ -100,11 +111,34 @@ class PrivacyBook:
     def _release(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> Release:
         return Release.charge(terms.run_id.hex(), epoch, mechanism, self.filter(terms))[0]
 
-    def head_after(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> tuple[int, bytes]:
-        """Head the ledger will have once `charge` was called."""
+    def gave(self, terms: RunTerms, epoch: int) -> bool:
+        """Whether an epoch's vector is in the ledger."""
+        run = terms.run_id.hex()
+        return any(entry.body["run"] == run and entry.body["epoch"] == epoch for entry in self._vectors())
+
+    def head_after(
+        self, terms: RunTerms, epoch: int, mechanism: MechanismPlan | None, salt: bytes
+    ) -> tuple[int, bytes]:
+        """`head` as it will be once `enter` was called."""
         count, previous = self.ledger.head
-        entry = seal(count + 1, previous, Release.KIND, self._release(terms, epoch, mechanism).body())
-        return entry.count, bytes.fromhex(entry.hash)
+        if mechanism is not None and not self.charged(terms, epoch):
+            charge = seal(count + 1, previous, Release.KIND, self._release(terms, epoch, mechanism).body())
+            count, previous = charge.count, charge.hash
+        entry = seal(count + 1, previous, VECTOR, _vector(terms, epoch, salt))
+        return len(self._vectors()) + 1, bytes.fromhex(entry.hash)
+
+    def enter(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan | None, salt: bytes) -> None:
+        """Enter an epoch's vector, once, after the charge of the release it holds; both are on disk on return.
+
+        Raises
+        ------
+        privacy.errors.BudgetExceeded
+            If the release does not fit; nothing changes.
+        """
+        if mechanism is not None:
+            self.charge(terms, epoch, mechanism)
+        if not self.gave(terms, epoch):
+            self.ledger.append(VECTOR, _vector(terms, epoch, salt))
 
     def charge(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan) -> None:
         """Charge an epoch's release, once; it is on disk when this returns.
@@ -126,3 +160,7 @@ class PrivacyBook:
     def closed(self, run_id: bytes) -> bool:
         """Whether a run has ended."""
         return any(isinstance(record, RunClosed) and record.run == run_id.hex() for record in self._records())
+
+
+def _vector(terms: RunTerms, epoch: int, salt: bytes) -> dict[str, Any]:
+    return {"run": terms.run_id.hex(), "epoch": epoch, "salt": salt.hex()}

@@ -2,12 +2,13 @@
 
 Every stage goes through the outbox: the identical request gets the identical reply and spends nothing, a
 different request under the same (run, epoch, stage) is declined. In `contribute` the order is: compute, store
-reply and secrets durably, charge the ledger durably, reply. A crash at any point leaves either no trace, or a
-stored reply whose charge is made up for before it is sent.
+reply and secrets durably, enter charge and vector in the ledger durably, reply. A crash at any point leaves
+either no trace, or a stored reply whose entries are made up for before it is sent.
 """
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -134,12 +135,12 @@ class Silo:
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
             if stored := folder.answered("contribute", epoch, body):
-                if stored.pending is not None and not book.charged(terms, epoch):
+                if not book.gave(terms, epoch):
                     _make_up(book, terms, epoch, mechanism, stored)
                 return stored
             _refuse_if_over(folder, epoch)
-            if book.charged(terms, epoch):
-                raise Declined(f"epoch {epoch} is charged and its reply is gone; a second release would be free")
+            if book.charged(terms, epoch) or book.gave(terms, epoch):
+                raise Declined(f"epoch {epoch} is in the ledger and its reply is gone; a second vector would be free")
             check_plan(
                 self.home.settings.policy,
                 terms,
@@ -151,23 +152,29 @@ class Silo:
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
-            self._settle(folder, announcement.outcomes, epoch, plan.parameters)
+            self._settle(folder, book, terms, announcement.outcomes, epoch, plan.parameters)
 
             may_spend = plan.purpose == "train" and book.admits(terms, mechanism)
-            vector = contribution(
-                self.sample,
-                self.name,
-                announcement,
-                plan,
-                mechanism,
-                terms,
-                point,
-                control_mean,
-                folder.control(plan.parameters),
-                may_spend=may_spend,
-            )
+            try:
+                vector = contribution(
+                    self.sample,
+                    self.name,
+                    announcement,
+                    plan,
+                    mechanism,
+                    terms,
+                    point,
+                    control_mean,
+                    folder.control(plan.parameters),
+                    may_spend=may_spend,
+                )
+            except Exception:
+                # That it failed may depend on what it computed, and the refusal shows it.
+                if may_spend:
+                    book.charge(terms, epoch, mechanism)
+                raise
             bundle = self._bundle(run, folder, epoch + 1)
-            spends = vector.pending is not None
+            spent, salt = (mechanism if vector.pending is not None else None), os.urandom(32)
             masked = protocol.mask_input(
                 run,
                 protocol.RunKeys.from_bytes(folder.need("keys")),
@@ -176,13 +183,12 @@ class Silo:
                 announcement,
                 asked.publics,
                 vector.encoded,
-                ledger_head=book.head_after(terms, epoch, mechanism) if spends else book.head,
+                ledger_head=book.head_after(terms, epoch, spent, salt),
             )
             header = MaskedHeader.from_bytes(masked.header_bytes())
-            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending)
+            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, salt)
             folder.answer("contribute", epoch, body, reply)
-            if spends:
-                book.charge(terms, epoch, mechanism)
+            book.enter(terms, epoch, spent, salt)
             used = book.filter(terms)
             logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
         return reply
@@ -199,12 +205,25 @@ class Silo:
         if shown is not None and not book.holds((int.from_bytes(shown[:8], "big"), shown[8:])):
             raise Declined("the ledger is behind a head this silo has shown; restore the ledger that goes with it")
 
-    def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
-        """Apply the announced outcomes to the control, then close and erase the epochs before this one."""
+    def _settle(
+        self,
+        folder: RunFolder,
+        book: PrivacyBook,
+        terms: RunTerms,
+        outcomes: tuple[EpochOutcome, ...],
+        before: int,
+        parameters: int,
+    ) -> None:
+        """Apply the announced outcomes to the control, then close and erase the epochs before this one.
+
+        A reply that was stored but never entered in the ledger has not left; whatever the coordinator says of it,
+        it must not shape later releases.
+        """
         control = folder.control(parameters)
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
+                counted = counted and book.gave(terms, outcome.epoch)
                 sent = folder.reply("contribute", outcome.epoch)
                 control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
         folder.put_control(replace(control, settled=before - 1))
@@ -251,10 +270,11 @@ def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
 
 
 def _make_up(book: PrivacyBook, terms: RunTerms, epoch: int, mechanism: MechanismPlan, stored: Reply) -> None:
-    """Charge a stored reply that a crash left uncharged; it may leave only with the ledger head it states."""
-    if MaskReply.from_bytes(stored.body).header.ledger_head != book.head_after(terms, epoch, mechanism):
+    """Enter a stored reply that a crash left out of the ledger; it may leave only with the head it states."""
+    spent = mechanism if stored.pending is not None else None
+    if MaskReply.from_bytes(stored.body).header.ledger_head != book.head_after(terms, epoch, spent, stored.salt):
         raise Declined(f"epoch {epoch}: the ledger went on since its reply was stored; the reply stays unsent")
-    book.charge(terms, epoch, mechanism)
+    book.enter(terms, epoch, spent, stored.salt)
 
 
 def _check_layout(announcement: Announcement, plan: ReleasePlan, run: Run) -> None:

@@ -191,6 +191,7 @@ def ledger_verify(
     anchor: Annotated[Path | None, typer.Option(help="Its anchor file.")] = None,
 ) -> None:
     """Check a ledger's chain and recompute what every run spent."""
+    from client_app.privacy_book import VECTOR
     from privacy.ledger import verify
 
     found = verify(file, anchor)
@@ -202,8 +203,8 @@ def ledger_verify(
     console.print(table)
     if found.notice:
         console.print(found.notice, highlight=False, soft_wrap=True)
-    if found.unknown_kinds:
-        console.print(f"entries of unknown kinds, not accounted: {', '.join(found.unknown_kinds)}", highlight=False)
+    if unknown := set(found.unknown_kinds) - {VECTOR}:
+        console.print(f"entries of unknown kinds, not accounted: {', '.join(sorted(unknown))}", highlight=False)
     console.print(f"{found.count} entries, head {found.hash}", highlight=False, soft_wrap=True)
 
 
