@@ -17,6 +17,8 @@ from secagg.messages import Announcement
 from secagg.ring import EncodedVector, encode
 
 MAX_RATIO = 1 + 1e-9
+LARGEST = 1e100
+"""Stands for what is not finite: no sum of squares of float32 values reaches it."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def contribution(
 
     Guarantee: in a training epoch with coin heads everything but the metrics is a post-processing of one
     ``mechanism`` (errata E6); with coin tails, or when the budget does not admit the mechanism
-    (``may_spend`` false), all of it is zero except the score and the metrics (errata E10).
+    (``may_spend`` false), all of it is zero except the score and the metrics (errata E10). Values that overflow,
+    as they do under an absurd step size, saturate: a refusal would tell about the noised gradient, uncharged.
     """
     layout = announcement.layout
     values = {segment.name: np.zeros(segment.length) for segment in layout}
@@ -108,7 +111,7 @@ def contribution(
                 sample, silo, announcement.epoch, plan, mechanism, terms, point, control_mean, control, chance, values
             )
     rounding = randomness(terms, silo, announcement.epoch, "rounding")
-    encoded = encode(layout, values, rounding.uniform)
+    encoded = encode(layout, {name: _finite(value) for name, value in values.items()}, rounding.uniform)
     if pending is not None and plan.control_smoothing > 0:
         step = next(segment.step for segment in layout if segment.name == "control")
         # Multiplying by a power of two is exact: the silo commits to the very value it sends.
@@ -163,7 +166,12 @@ def _train(
     diagnostics = f"contributed {update.steps} steps at p = {chance:.3f}"
     if update.zeroed:
         diagnostics += f", {update.zeroed} gradients were not finite and count as zero"
-    return Pending(np.zeros(plan.parameters), update.drift, update.direction), diagnostics
+    drift, direction = map(float, _finite(np.array([update.drift, update.direction])))
+    return Pending(np.zeros(plan.parameters), drift, direction), diagnostics
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
 
 
 def _model(terms: RunTerms) -> Mlp:

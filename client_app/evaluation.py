@@ -39,7 +39,7 @@ def metric_sums(
     -------
     dict
         ``hits`` counts equal signs; a forecast or a return of exactly zero counts one half. A squared or
-        absolute error above 1 saturates there.
+        absolute error above 1 saturates there, and so does one that is not a number.
 
     Raises
     ------
@@ -57,10 +57,10 @@ def metric_sums(
         # A diverged model must not stop the round: what is not finite counts as the largest error.
         forecast = np.nan_to_num(raw, nan=2.0, posinf=2.0, neginf=-2.0)
         actual = np.asarray(targets[rows], dtype=np.float64) * target_scale
-        signs = np.sign(forecast) * np.sign(actual)
+        signs = np.nan_to_num(np.sign(forecast) * np.sign(actual), nan=-1.0)
         sums["count"] += len(actual)
         sums["sse"] += _squared(forecast - actual)
-        sums["sae"] += float(np.sum(np.minimum(np.abs(forecast - actual), 1.0)))
+        sums["sae"] += float(np.sum(np.fmin(np.abs(forecast - actual), 1.0)))
         sums["hits"] += float(np.sum((signs + 1) / 2))
         sums["sse_zero"] += _squared(actual)
         if truth is not None:
@@ -70,4 +70,5 @@ def metric_sums(
 
 
 def _squared(errors: NDArray[np.float64]) -> float:
-    return float(np.sum(np.minimum(errors**2, MAX_SQUARED_ERROR)))
+    # fmin: an error that is not a number counts as the largest one.
+    return float(np.sum(np.fmin(errors**2, MAX_SQUARED_ERROR)))

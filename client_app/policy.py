@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from client_app.errors import Declined, SiloError
+from privacy.mlp import Mlp
 from privacy.release import ReleasePlan, RunTerms
 from secagg.cbor import SILO_ID
 
@@ -183,6 +184,10 @@ def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: 
         (enrolled >= policy.min_enrolment, f"{enrolled} silos enrolled, the policy wants {policy.min_enrolment}"),
         (plan.terms_hash == terms.hash(), "the plan belongs to other terms than this silo agreed to"),
         (terms.metrics or not plan.splits, "the plan sums metrics, the terms do not"),
+        (
+            plan.parameters == Mlp(terms.features, terms.hidden).size,
+            "the model agreed to has another number of parameters",
+        ),
         (plan.sampling_rate == terms.sampling_rate, "the sampling rate is not the agreed one"),
         (plan.clip_norm == terms.clip_norm, "the clip norm is not the agreed one"),
         (plan.steps <= terms.steps, "more local steps than agreed"),

@@ -28,12 +28,6 @@ class PrivacyBook:
         parsed = (parse(entry.kind, entry.body) for entry in self.ledger.entries())
         return [record for record in parsed if record is not None]
 
-    @property
-    def head(self) -> tuple[int, bytes]:
-        """Count and hash of the last entry."""
-        count, digest = self.ledger.head
-        return count, bytes.fromhex(digest)
-
     def holds(self, head: tuple[int, bytes]) -> bool:
         """Whether the ledger is at or past a head it once had."""
         count, digest = head

@@ -134,12 +134,12 @@ class Silo:
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
             if stored := folder.answered("contribute", epoch, body):
-                if stored.line is not None and not book.entered(terms, epoch):
+                if not book.entered(terms, epoch):
                     _make_up(book, stored)
                 return stored
             _refuse_if_over(folder, epoch)
             if book.entered(terms, epoch):
-                raise Declined(f"epoch {epoch} is in the ledger and its reply is gone; a second release would be free")
+                raise Declined(f"epoch {epoch} is in the ledger and its reply is gone; a second vector would be free")
             check_plan(
                 self.home.settings.policy,
                 terms,
@@ -155,25 +155,28 @@ class Silo:
                 raise SiloError(
                     "control.npz is lost; this silo cannot go on in this run without a reset of all controls"
                 )
-            self._settle(folder, announcement.outcomes, epoch, plan.parameters)
+            self._settle(folder, book, terms, announcement.outcomes, epoch, plan.parameters)
 
             may_spend = plan.purpose == "train" and book.admits(terms, mechanism)
-            vector = contribution(
-                self.sample,
-                self.name,
-                announcement,
-                plan,
-                mechanism,
-                terms,
-                point,
-                control_mean,
-                folder.control(plan.parameters),
-                may_spend=may_spend,
-            )
+            try:
+                vector = contribution(
+                    self.sample,
+                    self.name,
+                    announcement,
+                    plan,
+                    mechanism,
+                    terms,
+                    point,
+                    control_mean,
+                    folder.control(plan.parameters),
+                    may_spend=may_spend,
+                )
+            except Exception:
+                # That it failed may depend on what it computed, and the refusal shows it.
+                book.enter(book.line(terms, epoch, mechanism if may_spend else None))
+                raise
             bundle = self._bundle(run, folder, epoch + 1)
-            line = None
-            if plan.purpose == "train":
-                line = book.line(terms, epoch, mechanism if vector.pending is not None else None)
+            line = book.line(terms, epoch, mechanism if vector.pending is not None else None)
             masked = protocol.mask_input(
                 run,
                 protocol.RunKeys.from_bytes(folder.need("keys")),
@@ -182,13 +185,12 @@ class Silo:
                 announcement,
                 asked.publics,
                 vector.encoded,
-                ledger_head=book.head if line is None else book.head_after(line),
+                ledger_head=book.head_after(line),
             )
             header = MaskedHeader.from_bytes(masked.header_bytes())
             reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, line)
             folder.answer("contribute", epoch, body, reply)
-            if line is not None:
-                book.enter(line)
+            book.enter(line)
             used = book.filter(terms)
             logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
         return reply
@@ -205,12 +207,25 @@ class Silo:
         if shown is not None and not book.holds((int.from_bytes(shown[:8], "big"), shown[8:])):
             raise Declined("the ledger is behind a head this silo has shown; restore the ledger that goes with it")
 
-    def _settle(self, folder: RunFolder, outcomes: tuple[EpochOutcome, ...], before: int, parameters: int) -> None:
-        """Apply the announced outcomes to the control, then close and erase the epochs before this one."""
+    def _settle(
+        self,
+        folder: RunFolder,
+        book: PrivacyBook,
+        terms: RunTerms,
+        outcomes: tuple[EpochOutcome, ...],
+        before: int,
+        parameters: int,
+    ) -> None:
+        """Apply the announced outcomes to the control, then close and erase the epochs before this one.
+
+        A reply that was stored but never entered in the ledger has not left; whatever the coordinator says of it,
+        it must not shape later releases.
+        """
         control = folder.control(parameters)
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
+                counted = counted and book.entered(terms, outcome.epoch)
                 sent = folder.reply("contribute", outcome.epoch)
                 control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
         folder.put_control(replace(control, settled=before - 1))

@@ -159,7 +159,8 @@ def test_the_text_of_an_exception_stays_in_the_silo_s_log(
     assert SECRET_TEXT in log_of(made)
     assert SECRET_TEXT not in str(reply.content)
     assert SECRET_TEXT not in seen.getvalue()
-    assert releases_of(made.small.homes[FIRST]) == []
+    # That it failed may tell about the release it was computing.
+    assert len(releases_of(made.small.homes[FIRST])) == 1
 
 
 def test_the_reason_of_a_refusal_is_in_the_log_and_not_in_the_reply(desk: MakeDesk) -> None:

@@ -92,6 +92,13 @@ def test_a_diverged_forecast_counts_as_the_largest_error_and_stays_finite(broken
     assert np.isfinite(list(found.values())).all()
 
 
+def test_a_target_that_is_not_a_number_counts_as_the_largest_error_and_stays_finite() -> None:
+    found = sums([0.5, 0.5], [np.nan, 0.5], [0.0, 0.01])
+    assert (found["sse"], found["sae"], found["hits"]) == (1.0, 1.0, 1.0)
+    assert found["sse_zero"] == pytest.approx(1.0 + 0.01**2)
+    assert found["sse_optimal"] == pytest.approx(1.0)
+
+
 def test_an_empty_split_is_all_zero() -> None:
     assert set(sums(np.zeros(0), np.zeros(0)).values()) == {0.0}
 

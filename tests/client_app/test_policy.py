@@ -8,6 +8,7 @@ import pytest
 
 from client_app.errors import Declined, SiloError
 from client_app.policy import Policy, check_plan, check_terms, load_settings
+from privacy.mlp import Mlp
 from privacy.release import ReleasePlan, RunTerms
 from tests.client_app.terms import plan_of, terms_of
 
@@ -186,18 +187,24 @@ def test_three_tenths_fit_into_three_tenths() -> None:
     check_terms(policy, terms, 52, (0.1 + 0.1, 2e-6))
 
 
+def fitting_plan() -> ReleasePlan:
+    terms = terms_of()
+    return plan_of(terms, parameters=Mlp(terms.features, terms.hidden).size)
+
+
 def checked_plan(plan: ReleasePlan, *, enrolled: int = 10, records: int = 100) -> None:
     check_plan(POLICY_OF_THE_TESTS, terms_of(), plan, enrolled=enrolled, records=records)
 
 
 def test_a_plan_within_the_terms_passes() -> None:
-    checked_plan(plan_of(terms_of()))
+    checked_plan(fitting_plan())
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"terms_hash": bytes(32)}, "other terms"),
+        ({"parameters": 5}, "number of parameters"),
         ({"sampling_rate": 0.05}, "sampling rate"),
         ({"sampling_rate": 0.2}, "sampling rate"),
         ({"clip_norm": 0.5}, "clip norm"),
@@ -213,16 +220,16 @@ def test_a_plan_within_the_terms_passes() -> None:
 )
 def test_each_value_of_a_plan_outside_the_terms_declines_alone(change: dict[str, Any], says: str) -> None:
     with pytest.raises(Declined, match=says):
-        checked_plan(dataclasses.replace(plan_of(terms_of()), **change))
+        checked_plan(dataclasses.replace(fitting_plan(), **change))
 
 
 def test_too_small_a_roster_declines() -> None:
     with pytest.raises(Declined, match="enrolled"):
-        checked_plan(plan_of(terms_of()), enrolled=9)
+        checked_plan(fitting_plan(), enrolled=9)
 
 
 @pytest.mark.parametrize(
     "change", [{"steps": 1}, {"noise_multiplier": 1.0}, {"noise_multiplier": 4.0}, {"cohort": 9.0}]
 )
 def test_a_plan_may_ask_for_less_than_agreed(change: dict[str, Any]) -> None:
-    checked_plan(dataclasses.replace(plan_of(terms_of()), **change))
+    checked_plan(dataclasses.replace(fitting_plan(), **change))

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import client_app.home
+import client_app.local_training
 from client_app.contribution import Sample
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply
@@ -72,7 +73,7 @@ def power_cut_at(monkeypatch: pytest.MonkeyPatch, number: int, *, after: bool) -
 def head_of(desk: Desk, name: str) -> tuple[int, bytes]:
     with desk.small.homes[name].ledger() as ledger:
         count, digest = ledger.head
-    return count, bytes.fromhex(digest)
+        return count, bytes.fromhex(digest)
 
 
 # --- the outbox ---------------------------------------------------------------------------------------
@@ -102,6 +103,21 @@ def test_the_reply_states_the_ledger_head_that_its_charge_made(desk: MakeDesk) -
     assert masked_of(made.contribute(asked, FIRST)).ledger_head == head_of(made, FIRST)
     kinds = [type(record) for record in records_of(made.small.homes[FIRST])]
     assert kinds == [RunOpened, Release]
+
+
+def test_the_ledger_head_does_not_tell_who_contributed(desk: MakeDesk) -> None:
+    made = desk(6, **{"participation.cohort": 3.0, "participation.min-probability": 0.1, "noise-seed": 7})
+    _, replies = completed(made, 1)
+    contributors = {name for name in replies if releases_of(made.small.homes[name])}
+    assert 0 < len(contributors) < 6
+    assert {masked_of(reply).ledger_head[0] for reply in replies.values()} == {2}
+    for name in replies:
+        with made.small.homes[name].ledger() as ledger:
+            last = ledger.entries()[-1]
+        # Without the nonce, the hash could be compared with that of every guess.
+        assert last.kind == ("release" if name in contributors else "abstention")
+        assert len(bytes.fromhex(last.body["nonce"])) == 16
+        assert masked_of(replies[name]).ledger_head[1].hex() == last.hash
 
 
 def test_other_terms_under_a_used_run_id_are_declined(desk: MakeDesk) -> None:
@@ -201,6 +217,45 @@ def test_a_charged_epoch_without_its_reply_is_declined(desk: MakeDesk) -> None:
     with pytest.raises(Declined, match="free"):
         made.contribute(asked, FIRST)
     assert len(releases_of(made.small.homes[FIRST])) == 1
+
+
+def test_an_epoch_without_a_release_has_no_second_vector_either(desk: MakeDesk) -> None:
+    made = desk()
+    asked, _ = completed(made, 1, plan=made.plan("evaluate"))
+    (made.folder(FIRST) / "contribute.1.reply").unlink()
+    with pytest.raises(Declined, match="free"):
+        made.contribute(asked, FIRST)
+
+
+@pytest.mark.parametrize("step_size", [3e38, 1e39, 1e45, 1e100])
+def test_values_that_overflow_are_sent_and_charged(desk: MakeDesk, step_size: float) -> None:
+    """A refusal would be a free look at the noised gradient: which step overflows depends on it."""
+    made = desk()
+    plan = dataclasses.replace(made.plan(), step_size=step_size, drift_budget=0.0)
+    asked, replies = completed(made, 1, plan=plan)
+    assert made.sum_of(asked, replies)["contributors"][0] == 3
+    completed(made, 2, outcomes=(outcome(1, made),))
+    assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1, 2]
+
+
+def test_a_contribution_that_fails_is_charged_and_not_tried_again(
+    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = desk()
+    asked = made.ask(1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("something about the data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_app.local_training, "train_locally", fail)
+        with pytest.raises(ValueError, match="about the data"):
+            made.contribute(asked, FIRST)
+    assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
+    other = made.ask(1, plan=dataclasses.replace(made.plan(), step_size=0.25))
+    for request in (asked, other):
+        with pytest.raises(Declined, match="free"):
+            made.contribute(request, FIRST)
 
 
 def test_secrets_of_earlier_epochs_are_erased_when_a_later_one_is_announced(desk: MakeDesk) -> None:
@@ -516,6 +571,23 @@ def test_a_control_change_waits_for_the_outcome_of_its_epoch(desk: MakeDesk) -> 
     assert not np.array_equal(kept, sums["control"])
 
 
+def test_a_reply_that_never_left_changes_no_control_whatever_is_announced(
+    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = desk()
+    asked = made.ask(1)
+    with power_cut_at(monkeypatch, 4, after=False) as begun, pytest.raises(PowerCut):
+        made.contribute(asked, FIRST)
+    assert begun[-1] == "ledger:release"
+    claimed = EpochOutcome(1, "completed", tuple(sorted(made.small.homes)))
+    made.contribute(made.ask(2, outcomes=(claimed,)), FIRST)
+    home = made.small.homes[FIRST]
+    control = home.run(RUN_ID).control(made.plan().parameters)
+    assert [release.epoch for release in releases_of(home)] == [2]
+    assert not control.weighted.any()
+    assert not control.measured
+
+
 def test_settling_twice_changes_nothing(desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     made = desk(rounds=9)
     asked, replies = completed(made, 1)
@@ -614,21 +686,3 @@ def test_one_process_at_a_time_answers_for_a_silo(desk: MakeDesk) -> None:
         pass
     with home.alone():
         pass
-
-
-def test_the_ledger_head_a_silo_shows_does_not_tell_whether_it_contributed(desk: MakeDesk) -> None:
-    made = desk(5, **{"participation.cohort": 1.5, "noise-seed": 4})
-    asked = made.ask(1)
-    counts, kinds, nonces = set(), set(), set()
-    for name in made.small.homes:
-        reply = made.contribute(asked, name)
-        with made.silo(name).home.ledger() as ledger:
-            last = ledger.entries()[-1]
-        counts.add((masked_of(reply).ledger_head[0], len(reply.body)))
-        kinds.add(last.kind)
-        nonces.add(last.body["nonce"])
-    assert kinds == {"release", "abstention"}
-    assert len(counts) == 1
-    # Without the nonce the coordinator could compute the hash of either line and compare.
-    assert len(nonces) == 5
-    assert {len(bytes.fromhex(nonce)) for nonce in nonces} == {16}
