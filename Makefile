@@ -1,5 +1,7 @@
 # make demo   set everything up, train over 20 simulated silos, write a report
 # make test   set everything up, lint, type-check, test
+# make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
+# make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +9,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit bench-dp audit clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -30,6 +32,12 @@ types: $(VENV)/.ready
 
 unit: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+bench-dp: $(VENV)/.ready
+	$(BIN)/python -m experiments.benchmarks.dp_step
+
+audit: $(VENV)/.ready
+	$(BIN)/python -m experiments.audit
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios measured in interleaved rounds on one machine, never absolute times."""

@@ -1,0 +1,82 @@
+"""The benchmark of the DP-SGD step: its structure, and that the variants do the same work. Never its timings."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from experiments.benchmarks import dp_step
+from privacy.mlp import Mlp
+from privacy.plan import MechanismPlan
+
+SMALL = Mlp(5, (8, 6))
+
+
+def test_a_tiny_run_prints_every_variant_with_ratios_and_targets() -> None:
+    out = Console(file=io.StringIO(), width=140)
+    dp_step.main(["--rounds", "2", "--batches", "8", "256", "--no-memory"], out, features=5, hidden=(8, 6))
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    for name in dp_step.VARIANTS:
+        assert text.count(f"│ {name} ") >= 2
+    for shown in (
+        "B = 8",
+        "B = 256",
+        "at most 1.25",
+        "at least 2.2",
+        "at least 25",
+        "one thread",
+        "2 interleaved rounds",
+    ):
+        assert shown in text
+
+
+def test_times_are_per_round_and_the_thread_setting_is_restored() -> None:
+    before = torch.get_num_threads()
+    times = dp_step.measure(dp_step.Work.of(8, SMALL), rounds=3, warm_up=0)
+    assert list(times) == list(dp_step.VARIANTS)
+    assert all(taken.shape == (3,) and (taken > 0).all() for taken in times.values())
+    assert torch.get_num_threads() == before
+    ratio = dp_step.Ratio.of(np.array([2.0, 4.0, 9.0]), np.array([1.0, 1.0, 3.0]))
+    assert ratio.median == 3.0
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(SystemExit):
+        dp_step.main(["--rounds", "0"])
+
+
+@pytest.mark.parametrize("name", [dp_step.OURS, dp_step.GHOST, dp_step.VMAP, dp_step.HOOKS])
+def test_every_private_variant_makes_the_same_step_without_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same clipped sum over the same (full) batch: the comparison is one of equals."""
+    monkeypatch.setattr(dp_step, "SIGMA", 1e-9)
+    work = dp_step.Work.of(4, SMALL)
+    plan = MechanismPlan(1.0, dp_step.CLIP, 1e-9, 5, len(work.features))
+    work = dp_step.Work(SMALL, plan, work.features, work.targets * 9, work.start)
+    clipped = SMALL.clipped_gradient_sum(
+        work.start, torch.from_numpy(work.features), torch.from_numpy(work.targets), dp_step.CLIP
+    )
+    expected = work.start - dp_step.STEP_SIZE / plan.divisor * clipped.total
+    kept: list[torch.nn.Module] = []
+    network = dp_step.Work.network
+
+    def keep(self: dp_step.Work) -> torch.nn.Sequential:
+        kept.append(network(self))
+        return kept[-1]  # type: ignore[return-value]
+
+    monkeypatch.setattr(dp_step.Work, "network", keep)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step = dp_step.VARIANTS[name](work)
+        step()
+    cells = dict(zip(step.__code__.co_freevars, step.__closure__ or (), strict=True))
+    if "weights" not in cells:
+        found = torch.nn.utils.parameters_to_vector(kept[0].parameters()).detach()
+    elif name == dp_step.OURS:
+        found = cells["weights"].cell_contents
+    else:
+        found = torch.cat([value.flatten() for value in cells["weights"].cell_contents.values()])
+    moved = float((expected - work.start).norm())
+    assert float((found - expected).norm()) < 1e-4 * moved
