@@ -226,7 +226,7 @@ def test_a_roster_smaller_than_a_policy_wants_loses_that_silo_and_spends_nothing
     sums.check()
 
 
-def test_a_silo_that_breaks_in_training_is_lost_with_code_2_and_charged_nothing(
+def test_a_silo_that_breaks_in_training_is_lost_with_code_2_and_charged(
     small: MakeSmall, hurry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made, sums, refusals = small(5), Sums.watched(monkeypatch), []  # type: ignore[var-annotated]
@@ -249,7 +249,8 @@ def test_a_silo_that_breaks_in_training_is_lost_with_code_2_and_charged_nothing(
         ("silo-00", "silo-01", "silo-03", "silo-04"),
         names(range(5)),
     ]
-    assert not releases_of(made.homes["silo-02"])
+    # Where it breaks may depend on the noised gradient, and the code tells that it broke.
+    assert [release.epoch for release in releases_of(made.homes["silo-02"])] == [1, 2]
     assert "feature 7 of record 3" in (made.homes["silo-02"].root / "silo.log").read_text()
     written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert b"feature 7" not in written
