@@ -133,10 +133,8 @@ class SiloHome:
         return Ledger.open(self.root / "ledger.jsonl", self.root / "ledger.anchor")
 
     def run(self, run_id: bytes) -> "RunFolder":
-        """Return the folder of a run, made if need be."""
-        folder = self.root / "runs" / run_id.hex()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return RunFolder(folder)
+        """Return the folder of a run; it is made with the first file, so that unknown runs leave nothing."""
+        return RunFolder(self.root / "runs" / run_id.hex())
 
 
 @dataclass(frozen=True)
@@ -147,6 +145,7 @@ class RunFolder:
 
     def put(self, name: str, data: bytes) -> None:
         """Store ``data`` durably."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(self.path / name, data)
 
     def get(self, name: str) -> bytes | None:

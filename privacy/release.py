@@ -168,7 +168,7 @@ class RunTerms(_Wire):
             run_id=len(self.run_id) == 16,
             epsilon=0 < self.epsilon < math.inf,
             delta=0 < self.delta < 1,
-            order=1 < self.order < math.inf,
+            order=1 < self.order <= 10_000,
             rdp_budget=0 < self.rdp_budget < math.inf,
             unit=self.unit == "record",
             sampling_rate=0 < self.sampling_rate <= 1,

@@ -130,6 +130,7 @@ def test_an_unknown_run_is_declined_at_every_stage(desk: MakeDesk) -> None:
     run = dataclasses.replace(made.run, run_id=unknown)
     assert code_of(sent(grid, "query.join", content(JoinRequest(run, 1).to_bytes()))) == Code.DECLINED
     assert code_of(sent(grid, "query.close", content(CloseRequest(unknown).to_bytes()))) == Code.DECLINED
+    assert not (made.small.homes[FIRST].root / "runs" / unknown.hex()).exists()
 
 
 SECRET_TEXT = "record 17 of ticker ACME has the return 0.0425"

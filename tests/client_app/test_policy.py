@@ -8,6 +8,7 @@ import pytest
 
 from client_app.errors import Declined, SiloError
 from client_app.policy import Policy, check_plan, check_terms, load_settings
+from privacy.errors import PrivacyError
 from privacy.mlp import Mlp
 from privacy.release import ReleasePlan, RunTerms
 from tests.client_app.terms import plan_of, terms_of
@@ -165,6 +166,12 @@ def test_each_limit_of_the_terms_declines_alone(change: dict[str, Any], says: st
 )
 def test_each_limit_itself_is_allowed(change: dict[str, Any]) -> None:
     checked(dataclasses.replace(terms_of(), **change))
+
+
+@pytest.mark.parametrize("order", [1.0, 1e5, 1e9, 1e300])
+def test_an_order_whose_cost_takes_forever_is_refused_at_once(order: float) -> None:
+    with pytest.raises(PrivacyError, match="order"):
+        terms_of(order=order)
 
 
 def test_a_seeded_run_passes_where_the_silo_says_so() -> None:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import numpy as np
@@ -390,6 +391,20 @@ def test_a_stored_reply_whose_ledger_went_on_stays_unsent(desk: MakeDesk, monkey
 # --- budget and ledger --------------------------------------------------------------------------------
 
 
+def test_the_scalars_are_the_sums_the_divergence_is_made_of(desk: MakeDesk) -> None:
+    made = desk()
+    plan = made.plan()
+    asked, replies = completed(made, 1, plan=plan)
+    sums = made.sum_of(asked, replies)
+    # With p_i = 1 the weight is N_i, and one step of eta_0 has the noise eta_0 sigma C / (q N_i) in each coordinate.
+    counts = np.array(list(made.records.values()), dtype=float)
+    scale = plan.step_size * plan.noise_multiplier * plan.clip_norm / plan.sampling_rate
+    energies = plan.parameters * (scale / counts) ** 2
+    assert sums["weight"][0] == pytest.approx(counts.sum())
+    assert sums["noise_energy"][0] == pytest.approx(counts @ energies)
+    assert sums["weighted_noise_energy"][0] == pytest.approx(counts**2 @ energies)
+
+
 def test_a_silo_out_of_budget_sends_zeros_and_charges_nothing(desk: MakeDesk) -> None:
     made = desk(rounds=2)
     outcomes: tuple[EpochOutcome, ...] = ()
@@ -586,6 +601,24 @@ def test_a_reply_that_never_left_changes_no_control_whatever_is_announced(
     assert [release.epoch for release in releases_of(home)] == [2]
     assert not control.weighted.any()
     assert not control.measured
+
+
+def test_a_step_is_corrected_towards_the_mean_of_the_controls(desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = desk(**{"drift.gain": 0.5})
+    first, replies = completed(made, 1)
+    made.state = dataclasses.replace(made.state, control_total=made.sum_of(first, replies)["control"])
+    train, seen = client_app.local_training.train_locally, []
+
+    def watched(*args: Any) -> object:
+        seen.append(args[6])
+        return train(*args)
+
+    monkeypatch.setattr(client_app.local_training, "train_locally", watched)
+    second = made.ask(2, outcomes=(outcome(1, made),))
+    made.contribute(second, FIRST)
+    own = made.small.homes[FIRST].run(RUN_ID).control(made.plan().parameters).weighted / made.records[FIRST]
+    assert np.abs(own).max() > 0
+    np.testing.assert_allclose(seen[0], 0.5 * (second.arrays["control"] - own), rtol=1e-5, atol=1e-7)
 
 
 def test_settling_twice_changes_nothing(desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
