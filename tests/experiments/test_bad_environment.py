@@ -249,11 +249,7 @@ def test_a_silo_that_breaks_in_training_is_lost_with_code_2_and_charged(
         ("silo-00", "silo-01", "silo-03", "silo-04"),
         names(range(5)),
     ]
-<<<<<<< HEAD
     # That it broke may depend on its records, and the coordinator sees that it did.
-=======
-    # Where it breaks may depend on the noised gradient, and the code tells that it broke.
->>>>>>> attack
     assert [release.epoch for release in releases_of(made.homes["silo-02"])] == [1, 2]
     assert "feature 7 of record 3" in (made.homes["silo-02"].root / "silo.log").read_text()
     written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
