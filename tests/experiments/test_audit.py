@@ -1,20 +1,25 @@
 """The audit stays below the claim on the true path, catches planted bugs, and what it cannot see has tests here."""
 
 import dataclasses
+import io
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from rich.console import Console
 from scipy import stats
 from torch import Tensor
 
 from client_app.local_training import train_locally
 from data_prep.features.table import FEATURES
 from data_prep.spec import FederationSpec
+from experiments.audit import __main__ as command
 from experiments.audit import attack, bounds
 from experiments.audit.attack import Mechanism, Records, Setting, audit_canaries, audit_two_worlds
 from privacy.accounting import epsilon_pld, epsilon_rdp
@@ -321,3 +326,24 @@ def test_an_extreme_record_does_not_move_what_the_others_add(factor: float) -> N
     others = total(records.features, records.targets, rows[rows != victim])
     assert np.linalg.norm(alone) <= SMALL.clip_norm
     np.testing.assert_allclose(total(features, targets, rows) - alone, others, atol=1e-4)
+
+
+# The command.
+
+
+def test_the_command_writes_table_figure_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for grid in ("SAMPLED_SIGMAS", "WHOLE_SIGMAS", "PAIR_SIGMAS"):
+        monkeypatch.setattr(command, grid, (2.0,))
+    monkeypatch.setattr(command, "FACTORS", (1.0, 0.5))
+    out = Console(file=io.StringIO(), width=100)
+    command.main(["--runs", "1", "--pairs", "20", "--out", str(tmp_path / "new")], out)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    for shown in ("claimed", "exact", "bound", "Gaussian", "holds", "delta = 1e-05", "95%"):
+        assert shown in text
+    document = json.loads((tmp_path / "new" / "audit.json").read_text())
+    assert [len(rows) for rows in document["audits"].values()] == [1, 1, 1]
+    assert [row["noise_factor"] for row in document["less_noise_than_claimed"]] == [1.0, 0.5]
+    for name in ("audit.svg", "audit.png"):
+        assert (tmp_path / "new" / name).stat().st_size > 1000
+    with pytest.raises(SystemExit):
+        command.main(["--pairs", "3"], out)
