@@ -112,13 +112,16 @@ def test_the_ledger_head_does_not_tell_who_contributed(desk: MakeDesk) -> None:
     contributors = {name for name in replies if releases_of(made.small.homes[name])}
     assert 0 < len(contributors) < 6
     assert {masked_of(reply).ledger_head[0] for reply in replies.values()} == {2}
+    nonces = set()
     for name in replies:
         with made.small.homes[name].ledger() as ledger:
             last = ledger.entries()[-1]
+        nonces.add(last.body["nonce"])
         # Without the nonce, the hash could be compared with that of every guess.
         assert last.kind == ("release" if name in contributors else "abstention")
         assert len(bytes.fromhex(last.body["nonce"])) == 16
         assert masked_of(replies[name]).ledger_head[1].hex() == last.hash
+    assert len(nonces) == 6
 
 
 def test_other_terms_under_a_used_run_id_are_declined(desk: MakeDesk) -> None:
@@ -719,3 +722,14 @@ def test_one_process_at_a_time_answers_for_a_silo(desk: MakeDesk) -> None:
         pass
     with home.alone():
         pass
+
+
+def test_a_silo_that_lost_its_control_stops_instead_of_starting_it_at_zero(desk: MakeDesk) -> None:
+    made = desk()
+    completed(made, 1)
+    assert releases_of(made.small.homes[FIRST])
+    (made.folder(FIRST) / "control.npz").unlink()
+    asked = made.ask(2)
+    with pytest.raises(SiloError, match="control"):
+        made.contribute(asked, FIRST)
+    assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
