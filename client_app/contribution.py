@@ -1,7 +1,7 @@
 """What a silo puts into one secure sum: coin, local training, control change, scalars, metrics."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 from client_app.drift_control import Control, Pending, change
 from client_app.participation import probability, score
 from data_prep.shards import Shard
+from privacy.metrics import BACKTRACKING, EVALUATION
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
-from privacy.release import METRICS, ReleasePlan, RunTerms
+from privacy.release import Charge, ReleasePlan
+from privacy.silo_unit import SiloPlan
+from privacy.terms import RunTerms
 from secagg.messages import Announcement
 from secagg.ring import EncodedVector, encode
 
@@ -73,50 +76,79 @@ def randomness(terms: RunTerms, silo: str, epoch: int, purpose: str) -> RandomSt
     return RandomStream.seeded(terms.noise_seed, silo, epoch, purpose)
 
 
+@dataclass(frozen=True)
+class Question:
+    """What a silo is asked in one epoch, checked and read.
+
+    Attributes
+    ----------
+    announcement : Announcement
+    plan : ReleasePlan
+    terms : RunTerms
+    charges : tuple of Charge
+        What the epoch costs if the silo releases.
+    point, control_mean : ndarray of float32, shape (p,)
+        ``y`` and ``c``.
+    """
+
+    announcement: Announcement
+    plan: ReleasePlan
+    terms: RunTerms
+    charges: tuple[Charge, ...]
+    point: NDArray[np.float32]
+    control_mean: NDArray[np.float32]
+
+    @property
+    def training(self) -> tuple[Charge, ...]:
+        """Charges that are due with coin heads only."""
+        return tuple(charge for charge in self.charges if charge.run == self.terms.run)
+
+    @property
+    def others(self) -> tuple[Charge, ...]:
+        """Charges that are due whatever the coin."""
+        return tuple(charge for charge in self.charges if charge.run != self.terms.run)
+
+    def mechanism(self, purpose: str) -> MechanismPlan | None:
+        """Return the mechanism of a purpose, if the epoch has it."""
+        return next((charge.mechanism for charge in self.charges if charge.purpose == purpose), None)
+
+
 def contribution(
-    sample: Sample,
-    silo: str,
-    announcement: Announcement,
-    plan: ReleasePlan,
-    mechanism: MechanismPlan,
-    terms: RunTerms,
-    point: NDArray[np.float32],
-    control_mean: NDArray[np.float32],
-    control: Control,
-    *,
-    may_spend: bool,
+    sample: Sample, silo: str, asked: Question, control: Control, *, may_train: bool, may_measure: bool
 ) -> Contribution:
     """Compute the vector of one epoch.
 
-    Guarantee: in a training epoch with coin heads everything but the metrics is a post-processing of one
-    ``mechanism`` (errata E6); with coin tails, or when the budget does not admit the mechanism
-    (``may_spend`` false), all of it is zero except the score and the metrics (errata E10). Values that overflow,
-    as they do under an absurd step size, saturate: a refusal would tell about the noised gradient, uncharged.
+    Guarantee: with coin heads everything but the metrics is a post-processing of the mechanisms of ``asked.training``
+    (errata E6); with coin tails, or when the budget does not admit them (``may_train`` false), all of it is zero
+    except the score and the metrics (errata E10). Metrics are exact, or one release of ``asked.others``, or zero if
+    their budget does not admit it (``may_measure`` false). Values that overflow, as they do under an absurd step size,
+    saturate: a refusal would tell about the noised gradient, uncharged.
     """
-    layout = announcement.layout
+    plan, terms, epoch = asked.plan, asked.terms, asked.announcement.epoch
+    layout = asked.announcement.layout
     values = {segment.name: np.zeros(segment.length) for segment in layout}
-    for split in plan.splits:
-        for metric, value in _metrics(sample, terms, split, point).items():
-            values[f"{split}.{metric}"][0] = value
+    if plan.splits and may_measure:
+        for name, value in _metrics(sample, silo, asked).items():
+            values[name][0] = value
 
-    pending, diagnostics = None, "metrics only"
+    pending, diagnostics = None, "metrics only" if may_measure else "nothing: the budget of the metrics is used up"
     if plan.purpose == "train":
-        own = score(sample.records, control.drift, plan.clip_norm, plan.drift_penalty)
-        chance = probability(plan, own)
-        values["score"][0] = own
-        heads = randomness(terms, silo, announcement.epoch, "coin").coin(chance)
+        own = score(sample.records, control.drift, control.variance, plan.clip_norm, plan.drift_penalty)
+        if "score" in values:
+            values["score"][0] = own
+        chance = probability(plan, own if "score" in values else 1.0)
+        heads = randomness(terms, silo, epoch, "coin").coin(chance)
         diagnostics = "sat out: " + ("the budget is used up" if heads else f"coin tails at p = {chance:.3f}")
-        if heads and may_spend:
-            pending, diagnostics = _train(
-                sample, silo, announcement.epoch, plan, mechanism, terms, point, control_mean, control, chance, values
-            )
-    rounding = randomness(terms, silo, announcement.epoch, "rounding")
+        if heads and may_train:
+            train = _train if terms.unit == "record" else _train_as_a_whole
+            pending, diagnostics = train(sample, silo, asked, control, chance, values)
+    rounding = randomness(terms, silo, epoch, "rounding")
     encoded = encode(layout, {name: _finite(value) for name, value in values.items()}, rounding.uniform)
-    if pending is not None and plan.control_smoothing > 0:
+    if pending is not None and "control" in values:
         step = next(segment.step for segment in layout if segment.name == "control")
         # Multiplying by a power of two is exact: the silo commits to the very value it sends.
         sent = np.multiply(encoded.signed("control"), step, dtype=np.float64)
-        pending = Pending(sent, pending.drift, pending.direction)
+        pending = replace(pending, change=sent)
     if saturated := {name: count for name, count in encoded.saturated.items() if count}:
         diagnostics += f", saturated {saturated}"
     return Contribution(encoded, pending, diagnostics)
@@ -125,12 +157,7 @@ def contribution(
 def _train(
     sample: Sample,
     silo: str,
-    epoch: int,
-    plan: ReleasePlan,
-    mechanism: MechanismPlan,
-    terms: RunTerms,
-    point: NDArray[np.float32],
-    control_mean: NDArray[np.float32],
+    asked: Question,
     control: Control,
     chance: float,
     values: Mapping[str, NDArray[np.float64]],
@@ -139,18 +166,20 @@ def _train(
     # torch is imported only where training runs: a silo process that exchanges keys starts fast.
     from client_app.local_training import step_size, train_locally
 
-    model = _model(terms)
-    correction = plan.control_gain * (control_mean - control.weighted / sample.records)
+    plan, terms = asked.plan, asked.terms
+    mechanism = asked.training[0].mechanism
+    correction = plan.control_gain * (asked.control_mean - control.weighted / sample.records)
     update = train_locally(
-        model,
+        _model(terms),
         sample.shard.train.features,
         sample.shard.train.targets,
         plan,
         mechanism,
-        point,
+        asked.point,
         correction.astype(np.float32),
         step_size(plan, mechanism, control.direction),
-        randomness(terms, silo, epoch, "mechanism"),
+        randomness(terms, silo, asked.announcement.epoch, "mechanism"),
+        asked.mechanism(BACKTRACKING),
     )
     weight = sample.records / chance
     if weight > plan.max_records / plan.min_probability * MAX_RATIO:
@@ -167,7 +196,32 @@ def _train(
     if update.zeroed:
         diagnostics += f", {update.zeroed} gradients were not finite and count as zero"
     drift, direction = map(float, _finite(np.array([update.drift, update.direction])))
-    return Pending(np.zeros(plan.parameters), drift, direction), diagnostics
+    return Pending(np.zeros(plan.parameters), drift, direction, update.variance), diagnostics
+
+
+def _train_as_a_whole(
+    sample: Sample,
+    silo: str,
+    asked: Question,
+    control: Control,
+    chance: float,
+    values: Mapping[str, NDArray[np.float64]],
+) -> tuple[Pending, str]:
+    """Release one clipped and noised update of the whole silo, with weight 1 (errata E6); ``control`` has no part."""
+    from client_app.silo_level_training import train_as_a_whole
+
+    plan, terms = asked.plan, asked.terms
+    values["update"][:] = train_as_a_whole(
+        _model(terms),
+        sample.shard.train.features,
+        sample.shard.train.targets,
+        plan,
+        SiloPlan.of(terms.clip_norm, plan.noise_multiplier, terms.adjacency),
+        asked.point,
+        randomness(terms, silo, asked.announcement.epoch, "mechanism"),
+    )
+    values["contributors"][0] = 1.0
+    return Pending(np.zeros(plan.parameters), 0.0, 0.0), f"contributed as a whole at p = {chance:.3f}"
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -182,10 +236,19 @@ def _model(terms: RunTerms) -> Mlp:
     return Mlp(terms.features, terms.hidden)
 
 
-def _metrics(sample: Sample, terms: RunTerms, split: str, point: NDArray[np.float32]) -> dict[str, float]:
-    from client_app.evaluation import metric_sums
+def _metrics(sample: Sample, silo: str, asked: Question) -> dict[str, float]:
+    """Metrics of the plan's splits by ``split.metric``; those of an empty split are zero."""
+    from client_app.evaluation import metric_sums, noised_sums
 
-    part = getattr(sample.shard, split)
-    if len(part.targets) == 0:
-        return dict.fromkeys(METRICS, 0.0)
-    return metric_sums(_model(terms), point, part.features, part.targets, part.truth, sample.shard.target_scale)
+    terms, model, shard = asked.terms, _model(asked.terms), sample.shard
+    splits = {name: getattr(shard, name) for name in asked.plan.splits}
+    mechanism = asked.mechanism(EVALUATION)
+    if mechanism is not None:
+        stream = randomness(terms, silo, asked.announcement.epoch, "metrics")
+        return noised_sums(model, asked.point, splits, shard.target_scale, terms.metric_bound, mechanism, stream)
+    found: dict[str, float] = {}
+    for name, split in splits.items():
+        if len(split.targets) > 0:
+            sums = metric_sums(model, asked.point, split.features, split.targets, split.truth, shard.target_scale)
+            found |= {f"{name}.{metric}": value for metric, value in sums.items()}
+    return found

@@ -5,6 +5,7 @@ noise. The silo keeps ``N_i c_i`` as the integer sum of exactly the ring encodin
 coordinator's ``c = sum_i N_i c_i / sum_i N_i`` holds without rounding.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,9 @@ class Control:
         ``d_i`` of eq. 20, the privatised squared drift of the last settled contribution.
     direction : float
         ``||g_bar_i - c_i + c||^2`` of that contribution, less its known noise energy.
+    variance : float
+        ``v_i`` of eq. 19: privatised variance of the clipped gradients of that contribution (errata E9); infinite
+        where it is not measured, so that its public bound counts.
     measured : bool
         Whether a contribution has been settled.
     """
@@ -33,6 +37,7 @@ class Control:
     settled: int = 0
     drift: float = 0.0
     direction: float = 0.0
+    variance: float = math.inf
     measured: bool = False
 
 
@@ -44,13 +49,14 @@ class Pending:
     ----------
     change : ndarray of float64, shape (p,)
         ``N_i (c_i_new - c_i)`` exactly as encoded.
-    drift, direction : float
+    drift, direction, variance : float
         As in `Control`.
     """
 
     change: NDArray[np.float64]
     drift: float
     direction: float
+    variance: float = math.inf
 
 
 def change(control: Control, mean_gradient: NDArray[np.float64], records: int, smoothing: float) -> NDArray[np.float64]:
@@ -62,4 +68,6 @@ def settle(control: Control, epoch: int, pending: Pending | None) -> Control:
     """Include the outcome of ``epoch``: add ``pending``, or nothing where it did not count."""
     if pending is None:
         return replace(control, settled=epoch)
-    return Control(control.weighted + pending.change, epoch, pending.drift, pending.direction, measured=True)
+    return Control(
+        control.weighted + pending.change, epoch, pending.drift, pending.direction, pending.variance, measured=True
+    )

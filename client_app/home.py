@@ -51,15 +51,15 @@ class Reply:
     pending : Pending or None
         Control change that waits for the epoch's outcome; stays at the silo. The reply holds a private
         release exactly if there is one.
-    line : Release or Abstention or None
-        The ledger entry that goes with the reply; stays at the silo.
+    lines : tuple of Release or Abstention
+        The ledger entries that go with the reply; stay at the silo.
     """
 
     body: bytes
     arrays: Mapping[str, NDArray[np.unsignedinteger]]
     request: bytes = b""
     pending: Pending | None = None
-    line: Release | Abstention | None = None
+    lines: tuple[Release | Abstention, ...] = ()
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -191,8 +191,8 @@ class RunFolder:
             "body": reply.body,
             "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
             "request": reply.request,
-            "pending": pending and (pending.change.tobytes(), pending.drift, pending.direction),
-            "line": reply.line and (reply.line.KIND, reply.line.body()),
+            "pending": pending and (pending.change.tobytes(), pending.drift, pending.direction, pending.variance),
+            "lines": [(line.KIND, line.body()) for line in reply.lines],
         }
         self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
         return reply
@@ -212,6 +212,7 @@ class RunFolder:
                 int(stored["settled"]),
                 float(stored["drift"]),
                 float(stored["direction"]),
+                float(stored["variance"]),
                 bool(stored["measured"]),
             )
 
@@ -250,11 +251,14 @@ def _reply(fields: Mapping[str, Any]) -> Reply:
     arrays = {name: np.frombuffer(data, dtype=dtype) for name, (dtype, data) in fields["arrays"].items()}
     pending = fields["pending"]
     if pending is not None:
-        pending = Pending(np.frombuffer(pending[0], dtype=np.float64), pending[1], pending[2])
-    line = parse(*fields["line"]) if fields["line"] else None
-    if line is not None and not isinstance(line, Release | Abstention):
-        raise SiloError("outbox: a stored reply holds another ledger entry than its own; the file was altered")
-    return Reply(fields["body"], arrays, fields["request"], pending, line)
+        pending = Pending(np.frombuffer(pending[0], dtype=np.float64), *pending[1:])
+    lines = []
+    for kind, body in fields["lines"]:
+        line = parse(kind, body)
+        if not isinstance(line, Release | Abstention):
+            raise SiloError("outbox: a stored reply holds another ledger entry than its own; the file was altered")
+        lines.append(line)
+    return Reply(fields["body"], arrays, fields["request"], pending, tuple(lines))
 
 
 def _packed(**arrays: object) -> bytes:

@@ -1,17 +1,18 @@
 """One silo's local DP-SGD steps with drift correction and an implicit proximal term (eq. 13 of the paper).
 
-All randomness and every touch of a record sits in `privacy.dpsgd.private_gradient`; what is computed
-here is post-processing of its noised output.
+All randomness and every touch of a record sits in `privacy.dpsgd.private_gradient` and, for backtracking, in
+`privacy.metrics.private_mean_loss_difference`; what is computed here is post-processing of their noised output.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from privacy.dpsgd import private_gradient
+from privacy.metrics import private_mean_loss_difference
 from privacy.model import PerExampleModel
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
@@ -33,6 +34,8 @@ class LocalUpdate:
         ``g_bar_i``, the mean noised gradient of the steps.
     drift : float
         ``||w_i - y||^2`` before rescaling (eq. 20).
+    variance : float
+        Mean of the released variances of the clipped gradients (errata E9); infinite where they are not measured.
     direction : float
         Squared norm of the mean corrected direction less its known noise energy, at least 0.
     steps : int
@@ -45,6 +48,7 @@ class LocalUpdate:
     noise_energy: float
     mean_gradient: NDArray[np.float64]
     drift: float
+    variance: float
     direction: float
     steps: int
     zeroed: int
@@ -80,11 +84,13 @@ def train_locally(
     correction: NDArray[np.float32],
     eta: float,
     stream: RandomStream,
+    looks: MechanismPlan | None = None,
 ) -> LocalUpdate:
-    """Run up to ``tau`` private steps from ``y``.
+    """Run up to ``tau`` private steps from ``y``, then backtrack if the plan has looks for it.
 
     Guarantee: the output is a post-processing of at most ``tau`` Poisson-subsampled Gaussian mechanisms with
-    the parameters of ``mechanism`` (adjacency: one record replaced by the null record).
+    the parameters of ``mechanism``, and of at most ``looks.steps`` with those of ``looks`` (adjacency: one record
+    replaced by the null record).
 
     Parameters
     ----------
@@ -102,6 +108,8 @@ def train_locally(
         Step size from `step_size`.
     stream : RandomStream
         Source of Poisson sampling and noise.
+    looks : MechanismPlan, optional
+        Private looks at the mean loss difference that the length of the update may depend on (errata E8).
     """
     anchor = torch.from_numpy(point)
     shift = torch.from_numpy(correction)
@@ -110,10 +118,13 @@ def train_locally(
     shrink = 1 / (1 + eta * plan.proximal)
     taken = zeroed = 0
     drift = 0.0
+    variances = []
     for _ in range(plan.steps):
         gradient = private_gradient(model, weights, features, targets, mechanism, stream)
         zeroed += gradient.zeroed
         gradients += gradient.mean
+        if gradient.variance is not None:
+            variances.append(gradient.variance)
         weights = anchor + (weights - anchor - eta * (gradient.mean + shift)) * shrink
         taken += 1
         drift = float(torch.sum((weights - anchor).double() ** 2))
@@ -125,13 +136,43 @@ def train_locally(
     delta = (weights - anchor).double().numpy() * (length / (eta * shares.sum()))
     noise = plan.parameters * (mechanism.noise_stddev / mechanism.divisor) ** 2
     mean_gradient = (gradients / taken).numpy()
-    direction = float(np.sum((mean_gradient + correction) ** 2)) - noise / taken
+    direction = max(float(np.sum((mean_gradient + correction) ** 2)) - noise / taken, 0.0)
+    part = 1.0
+    if looks is not None:
+        wanted = eta * shares.sum() * direction
+        part = _backtrack(model, features, targets, anchor, weights - anchor, wanted, looks, stream)
     return LocalUpdate(
-        delta=delta,
-        noise_energy=length**2 * noise * float(np.sum(shares**2) / shares.sum() ** 2),
+        delta=part * delta,
+        noise_energy=(part * length) ** 2 * noise * float(np.sum(shares**2) / shares.sum() ** 2),
         mean_gradient=mean_gradient,
-        drift=drift,
-        direction=max(direction, 0.0),
+        drift=part**2 * drift,
+        variance=float(np.mean(variances)) if variances else math.inf,
+        direction=direction,
         steps=taken,
         zeroed=zeroed,
     )
+
+
+def _backtrack(
+    model: PerExampleModel,
+    features: NDArray[np.float32],
+    targets: NDArray[np.float32],
+    anchor: torch.Tensor,
+    move: torch.Tensor,
+    wanted: float,
+    looks: MechanismPlan,
+    stream: RandomStream,
+) -> float:
+    """Share of the move to keep: halved until the released loss falls by a quarter of what is wanted (eq. 22).
+
+    Unlike the literal rule it uses the squared norm of the direction less its noise energy, and the loss of a fresh
+    Poisson sample with noise (errata E8). Looks not taken are charged all the same.
+    """
+    part, once = 1.0, replace(looks, steps=1)
+    for _ in range(looks.steps):
+        after = anchor + part * move
+        difference = private_mean_loss_difference(model, anchor, after, features, targets, once, stream)
+        if difference <= -part * wanted / 4:
+            break
+        part /= 2
+    return part

@@ -8,7 +8,7 @@ import math
 from privacy.release import ReleasePlan
 
 
-def score(records: int, drift: float, clip_norm: float, drift_penalty: float) -> float:
+def score(records: int, drift: float, variance: float, clip_norm: float, drift_penalty: float) -> float:
     """Importance score ``N_i / (1 + beta d_i) / sqrt(1 + v_i)`` of eq. 23.
 
     Parameters
@@ -17,12 +17,15 @@ def score(records: int, drift: float, clip_norm: float, drift_penalty: float) ->
         ``N_i``.
     drift : float
         ``d_i``, the last privatised squared drift; 0 before the first measurement.
+    variance : float
+        ``v_i``, the last privatised variance of the clipped gradients (errata E9); infinite before the first, or where
+        it is not measured.
     clip_norm : float
-        ``C``; the gradient variance is taken at its bound ``v_i = C^2``, as no policy measures it.
+        ``C``; the variance is at most ``C^2``.
     drift_penalty : float
         ``beta``.
     """
-    return records / (1 + drift_penalty * drift) / math.sqrt(1 + clip_norm**2)
+    return records / (1 + drift_penalty * drift) / math.sqrt(1 + min(variance, clip_norm**2))
 
 
 def probability(plan: ReleasePlan, own_score: float) -> float:

@@ -12,10 +12,11 @@ from typing import Any
 
 from client_app.errors import Declined, SiloError
 from privacy.mlp import Mlp
-from privacy.release import ReleasePlan, RunTerms
+from privacy.release import ReleasePlan
+from privacy.terms import RunTerms
 from secagg.cbor import SILO_ID
 
-SWITCHES = ("allow_seeded", "allow_metrics")
+SWITCHES = ("allow_seeded", "allow_metrics", "allow_silo_unit")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,10 @@ class Policy:
         Whether noise may come from an announced seed. Such a run is not private.
     allow_metrics : bool
         Whether exact sums over validation and test records may enter secure sums. They are not
-        differentially private.
+        differentially private; noised ones need no permission, they are paid for.
+    allow_silo_unit : bool
+        Whether a run may protect this silo as a whole instead of each of its records; the epsilon of the budget then
+        means something else.
     """
 
     epsilon: float
@@ -55,6 +59,7 @@ class Policy:
     hidden: tuple[int, ...] = (320, 320)
     allow_seeded: bool = False
     allow_metrics: bool = False
+    allow_silo_unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,14 @@ def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[f
     """
     _decline_unless(
         (terms.noise_seed is None or policy.allow_seeded, "the run is seeded and policy.allow_seeded is false"),
-        (policy.allow_metrics or not terms.metrics, "the run sums metrics and policy.allow_metrics is false"),
+        (
+            policy.allow_metrics or not terms.metrics or terms.evaluation is not None,
+            "the run sums exact metrics and policy.allow_metrics is false",
+        ),
+        (
+            policy.allow_silo_unit or terms.unit == "record",
+            "the silo is the unit of privacy and policy.allow_silo_unit is false",
+        ),
         (terms.sigma_min >= policy.min_noise_multiplier, f"sigma_min {terms.sigma_min} below the policy's"),
         (terms.clip_norm <= policy.max_clip_norm, f"clip norm {terms.clip_norm} above the policy's"),
         (terms.sampling_rate <= policy.max_sampling_rate, f"sampling rate {terms.sampling_rate} above the policy's"),
@@ -162,12 +174,12 @@ def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[f
         (terms.hidden == policy.hidden, f"the model {terms.hidden} is not the one agreed to, {policy.hidden}"),
         (terms.features == features, f"the model takes {terms.features} features, the samples have {features}"),
         (
-            granted[0] + terms.epsilon <= policy.epsilon * (1 + 1e-12),
-            f"epsilon {terms.epsilon} on top of {granted[0]} already granted exceeds the total {policy.epsilon}",
+            granted[0] + terms.total_epsilon <= policy.epsilon * (1 + 1e-12),
+            f"epsilon {terms.total_epsilon} on top of {granted[0]} already granted exceeds the total {policy.epsilon}",
         ),
         (
-            granted[1] + terms.delta <= policy.delta * (1 + 1e-12),
-            f"delta {terms.delta} on top of {granted[1]} already granted exceeds the total {policy.delta}",
+            granted[1] + terms.total_delta <= policy.delta * (1 + 1e-12),
+            f"delta {terms.total_delta} on top of {granted[1]} already granted exceeds the total {policy.delta}",
         ),
     )
 
@@ -196,6 +208,14 @@ def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: 
         (plan.min_probability >= terms.min_probability, "a lower least probability than agreed"),
         (plan.min_records <= records <= plan.max_records, "the public record bounds do not hold for this silo"),
     )
+    if terms.unit == "silo":
+        _decline_unless(
+            (
+                plan.control_smoothing == plan.control_gain == 0,
+                "drift control is on, but with the silo as unit only its update may leave it",
+            ),
+            (plan.score_total == enrolled, "participation is not uniform, as the silo as unit needs it"),
+        )
 
 
 def _decline_unless(*conditions: tuple[bool, str]) -> None:

@@ -1,130 +1,166 @@
-"""What the silo's ledger says about its budget, and the entries that change it.
+"""What the silo's ledger says about its budgets, and the entries that change it.
 
-Within a run a Renyi filter at the agreed ``alpha*`` decides (Feldman and Zrnic 2021); over runs the agreed
-(epsilon, delta) add up (basic composition), whether or not a run used all of its own.
+Within a run each budget has the filter that was agreed (a Renyi filter at one ``alpha*``, Feldman and Zrnic 2021, or a
+counted one); over budgets and runs the agreed (epsilon, delta) add up (basic composition), whether or not a run used
+all of its own.
 """
 
 import secrets
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from client_app.errors import Declined
 from privacy.chain import seal
+from privacy.count_filter import Budget
+from privacy.errors import BudgetExceeded
 from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
-from privacy.plan import MechanismPlan
-from privacy.records import PRIVATE, SEEDED, Abstention, Record, Release, RunClosed, RunOpened, parse
-from privacy.release import RunTerms
+from privacy.records import Abstention, Record, Release, RunClosed, RunOpened, parse
+from privacy.release import Charge
+from privacy.terms import RunTerms
 
 Line = Release | Abstention
 
 
-@dataclass(frozen=True)
 class PrivacyBook:
-    """An open ledger read as budgets."""
+    """An open ledger read as budgets.
 
-    ledger: Ledger
+    Parameters
+    ----------
+    ledger : Ledger
+    """
 
-    def _records(self) -> list[Record]:
-        parsed = (parse(entry.kind, entry.body) for entry in self.ledger.entries())
-        return [record for record in parsed if record is not None]
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        parsed = (parse(entry.kind, entry.body) for entry in ledger.entries())
+        self._records: list[Record] = [record for record in parsed if record is not None]
+
+    def _append(self, record: Record) -> None:
+        """Enter a record; it is on disk when this returns."""
+        self._ledger.append(record.KIND, record.body())
+        self._records.append(record)
 
     def holds(self, head: tuple[int, bytes]) -> bool:
         """Whether the ledger is at or past a head it once had."""
         count, digest = head
-        entries = self.ledger.entries()
+        entries = self._ledger.entries()
         return count == 0 or (count <= len(entries) and bytes.fromhex(entries[count - 1].hash) == digest)
 
-    def granted(self, besides: bytes) -> tuple[float, float]:
-        """Sums of the (epsilon, delta) agreed for all other runs.
+    def granted(self, besides: RunTerms) -> tuple[float, float]:
+        """Sums of the (epsilon, delta) agreed for the budgets of all other runs.
 
-        A run counts in full from its opening on, however much of it was used: where it stopped may depend on outputs.
-        One that was closed without any release counts nothing.
+        A budget counts in full from its opening on, however much of it was used: where it stopped may depend on
+        outputs. One that was closed without any release counts nothing.
         """
-        records = self._records()
-        released = {record.run for record in records if isinstance(record, Release)}
-        idle = {record.run for record in records if isinstance(record, RunClosed)} - released
-        others = [r for r in records if isinstance(r, RunOpened) and r.run not in idle | {besides.hex()}]
+        released = {record.run for record in self._records if isinstance(record, Release)}
+        left_out = {record.run for record in self._records if isinstance(record, RunClosed)} - released
+        left_out |= set(besides.budgets())
+        others = [r for r in self._records if isinstance(r, RunOpened) and r.run not in left_out]
         return sum(run.epsilon for run in others), sum(run.delta for run in others)
 
     def open_run(self, terms: RunTerms, software: str) -> None:
-        """Enter a run's terms, once.
+        """Enter a run's budgets, once.
 
         Raises
         ------
         Declined
-            If the ledger holds the run under other terms: its filter would not be the one agreed to now.
+            If the ledger holds the run under other terms: its filters would not be the ones agreed to now.
         """
-        opened = RunOpened(
-            run=terms.run_id.hex(),
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            order=terms.order,
-            rdp_budget=terms.rdp_budget,
-            software=software,
-            status=PRIVATE if terms.noise_seed is None else SEEDED,
-        )
-        for record in self._records():
-            if isinstance(record, RunOpened) and record.run == opened.run:
-                if replace(record, software=software) != opened:
-                    raise Declined("the ledger holds this run under other terms")
-                return
-        self.ledger.append(RunOpened.KIND, opened.body())
+        known = {record.run: record for record in self._records if isinstance(record, RunOpened)}
+        for opened in terms.openings(software):
+            found = known.get(opened.run)
+            if found is None:
+                self._append(opened)
+            elif replace(found, software=software) != opened:
+                raise Declined("the ledger holds this run under other terms")
 
-    def filter(self, terms: RunTerms) -> RenyiFilter:
-        """Return the run's filter with everything charged so far; a run that is not open admits nothing."""
-        run = terms.run_id.hex()
-        spent = RenyiFilter(terms.order, 0.0)
-        for record in self._records():
+    def budget(self, run: str) -> Budget:
+        """Return a budget with everything charged so far; one that is not open admits nothing."""
+        nothing = RenyiFilter(2.0, 0.0)
+        spent: Budget = nothing
+        for record in self._records:
             if record.run != run:
                 continue
             if isinstance(record, RunOpened):
-                spent = record.filter()
+                spent = record.budget()
             elif isinstance(record, Release):
-                spent = spent.charge(record.rdp)
+                spent = spent.charge(record.rdp) if isinstance(spent, RenyiFilter) else spent.charge(record.plan)
             elif isinstance(record, RunClosed):
-                spent = RenyiFilter(terms.order, 0.0)
+                spent = nothing
         return spent
 
+    def spent(self, terms: RunTerms) -> bool:
+        """Whether the run has released anything in training."""
+        return any(isinstance(record, Release) and record.run == terms.run for record in self._records)
+
     def entered(self, terms: RunTerms, epoch: int) -> bool:
-        """Whether the epoch is in the ledger, as a release or as an abstention."""
-        run = terms.run_id.hex()
-        return any(isinstance(r, Line) and r.run == run and r.epoch == epoch for r in self._records())
+        """Whether the epoch is in the ledger, with any release or abstention."""
+        runs = set(terms.budgets())
+        return any(isinstance(r, Line) and r.run in runs and r.epoch == epoch for r in self._records)
 
-    def admits(self, terms: RunTerms, mechanism: MechanismPlan) -> bool:
-        """Whether one more contribution fits."""
-        return self.filter(terms).admits(mechanism.rdp(terms.order))
+    def admits(self, charges: Sequence[Charge]) -> bool:
+        """Whether all of these together still fit their budgets."""
+        budgets: dict[str, Budget] = {}
+        try:
+            for charge in charges:
+                before = budgets.get(charge.run) or self.budget(charge.run)
+                budgets[charge.run] = before.charge(charge.mechanism)
+        except BudgetExceeded:
+            return False
+        return True
 
-    def line(self, terms: RunTerms, epoch: int, mechanism: MechanismPlan | None) -> Line:
-        """Return the entry of an epoch: a release of ``mechanism``, or an abstention; nothing is written.
+    def lines(
+        self, terms: RunTerms, epoch: int, charges: Sequence[Charge], released: Sequence[Charge]
+    ) -> tuple[Line, ...]:
+        """Return the entries of an epoch: releases, and abstentions for the other charges; nothing is written.
 
-        Either has a fresh nonce, so that the head of the ledger does not tell the coordinator which it is.
+        An epoch without any charge has an abstention too: every vector is in the ledger.
+
+        Each has a fresh nonce, so that the head of the ledger does not tell the coordinator which they are.
 
         Raises
         ------
         privacy.errors.BudgetExceeded
-            If the release does not fit.
+            If a release does not fit.
         """
-        run, nonce = terms.run_id.hex(), secrets.token_hex(16)
-        if mechanism is None:
-            return Abstention(run, epoch, nonce)
-        return Release.charge(run, epoch, mechanism, self.filter(terms), nonce=nonce)[0]
+        budgets: dict[str, Budget] = {}
+        found: list[Line] = []
+        for charge in charges:
+            nonce = secrets.token_hex(16)
+            if charge not in released:
+                found.append(Abstention(charge.run, epoch, nonce, charge.purpose))
+                continue
+            before = budgets.get(charge.run) or self.budget(charge.run)
+            line, budgets[charge.run] = Release.charge(
+                charge.run, epoch, charge.mechanism, before, charge.purpose, nonce
+            )
+            found.append(line)
+        return tuple(found) or (Abstention(terms.run, epoch, secrets.token_hex(16)),)
 
-    def head_after(self, line: Line) -> tuple[int, bytes]:
-        """Head the ledger will have once ``line`` is entered."""
-        count, previous = self.ledger.head
-        entry = seal(count + 1, previous, line.KIND, line.body())
-        return entry.count, bytes.fromhex(entry.hash)
+    def head_after(self, lines: Sequence[Line]) -> tuple[int, bytes]:
+        """Head the ledger will have once ``lines`` are entered."""
+        count, digest = self._ledger.head
+        for line in lines:
+            entry = seal(count + 1, digest, line.KIND, line.body())
+            count, digest = entry.count, entry.hash
+        return count, bytes.fromhex(digest)
 
-    def enter(self, line: Line) -> None:
+    def missing(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        """Those of ``lines`` that are not in the ledger; a crash may have kept the last ones out."""
+        return tuple(line for line in lines if line not in self._records)
+
+    def enter(self, lines: Sequence[Line]) -> None:
         """Enter an epoch; it is on disk when this returns."""
-        self.ledger.append(line.KIND, line.body())
+        for line in lines:
+            self._append(line)
 
     def close_run(self, terms: RunTerms, reason: str) -> None:
-        """Enter the end of a run, once."""
-        run = terms.run_id.hex()
-        if not any(isinstance(record, RunClosed) and record.run == run for record in self._records()):
-            self.ledger.append(RunClosed.KIND, RunClosed(run, reason).body())
+        """Enter the end of a run's budgets, once."""
+        closed = {record.run for record in self._records if isinstance(record, RunClosed)}
+        for run in terms.budgets():
+            if run not in closed:
+                self._append(RunClosed(run, reason))
 
-    def closed(self, run_id: bytes) -> bool:
+    def closed(self, terms: RunTerms) -> bool:
         """Whether a run has ended."""
-        return any(isinstance(record, RunClosed) and record.run == run_id.hex() for record in self._records())
+        return any(isinstance(record, RunClosed) and record.run == terms.run for record in self._records)

@@ -15,14 +15,14 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.contribution import Sample, contribution
+from client_app.contribution import Question, Sample, contribution
 from client_app.drift_control import settle
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
 from client_app.policy import check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
-from privacy.plan import MechanismPlan
-from privacy.release import ReleasePlan, RunTerms
+from privacy.release import ReleasePlan
+from privacy.terms import RunTerms
 from secagg import silo as protocol
 from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
 from secagg.layout import layout_for
@@ -35,7 +35,6 @@ from secagg.messages import (
     Run,
     UnmaskRequest,
 )
-from secagg.ring import Layout
 
 logger = logging.getLogger("fcfl.silo")
 NOTHING: Mapping[str, NDArray[np.unsignedinteger]] = {}
@@ -62,9 +61,9 @@ class Silo:
             return stored
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
-            if book.closed(terms.run_id):
+            if book.closed(terms):
                 raise Declined("the run was closed")
-            check_terms(self.home.settings.policy, terms, self.sample.features, book.granted(besides=terms.run_id))
+            check_terms(self.home.settings.policy, terms, self.sample.features, book.granted(besides=terms))
             keys = protocol.new_run_keys()
             enrolment = Enrolment(
                 silo_id=self.name,
@@ -124,18 +123,10 @@ class Silo:
         terms = RunTerms.from_bytes(folder.need("terms"))
         self._check_records(folder)
         plan = ReleasePlan.from_bytes(announcement.context)
-        mechanism = MechanismPlan(
-            sampling_rate=plan.sampling_rate,
-            clip_norm=plan.clip_norm,
-            noise_multiplier=plan.noise_multiplier,
-            steps=plan.steps,
-            records=self.sample.records,
-        )
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
             if stored := folder.answered("contribute", epoch, body):
-                if not book.entered(terms, epoch):
-                    _make_up(book, stored)
+                _make_up(book, stored)
                 return stored
             _refuse_if_over(folder, epoch)
             if book.entered(terms, epoch):
@@ -147,36 +138,38 @@ class Silo:
                 enrolled=len(run.roster.entries),
                 records=self.sample.records,
             )
-            _check_layout(announcement, plan, run)
+            _check_layout(announcement, plan, terms, run)
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
-            if not folder.has_control() and book.filter(terms).spent > 0:
+            if not folder.has_control() and book.spent(terms):
                 raise SiloError(
                     "control.npz is lost; this silo cannot go on in this run without a reset of all controls"
                 )
             self._settle(folder, book, terms, announcement.outcomes, epoch, plan.parameters)
 
-            may_spend = plan.purpose == "train" and book.admits(terms, mechanism)
+            question = Question(
+                announcement, plan, terms, plan.charges(terms, self.sample.records), point, control_mean
+            )
+            may_train, may_measure = book.admits(question.training), book.admits(question.others)
+            training = question.training if may_train else ()
+            measured = question.others if may_measure else ()
             try:
                 vector = contribution(
                     self.sample,
                     self.name,
-                    announcement,
-                    plan,
-                    mechanism,
-                    terms,
-                    point,
-                    control_mean,
+                    question,
                     folder.control(plan.parameters),
-                    may_spend=may_spend,
+                    may_train=may_train,
+                    may_measure=may_measure,
                 )
             except Exception:
                 # That it failed may depend on what it computed, and the refusal shows it.
-                book.enter(book.line(terms, epoch, mechanism if may_spend else None))
+                book.enter(book.lines(terms, epoch, question.charges, training + measured))
                 raise
             bundle = self._bundle(run, folder, epoch + 1)
-            line = book.line(terms, epoch, mechanism if vector.pending is not None else None)
+            released = measured if vector.pending is None else training + measured
+            lines = book.lines(terms, epoch, question.charges, released)
             masked = protocol.mask_input(
                 run,
                 protocol.RunKeys.from_bytes(folder.need("keys")),
@@ -185,14 +178,14 @@ class Silo:
                 announcement,
                 asked.publics,
                 vector.encoded,
-                ledger_head=book.head_after(line),
+                ledger_head=book.head_after(lines),
             )
             header = MaskedHeader.from_bytes(masked.header_bytes())
-            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, line)
+            reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, lines)
             folder.answer("contribute", epoch, body, reply)
-            book.enter(line)
-            used = book.filter(terms)
-            logger.info("epoch %d: %s; epsilon %.6f used", epoch, vector.diagnostics, used.epsilon(terms.delta))
+            book.enter(lines)
+            used = 100 * book.budget(terms.run).fraction
+            logger.info("epoch %d: %s; %.2f %% of the training budget used", epoch, vector.diagnostics, used)
         return reply
 
     def _check_records(self, folder: RunFolder) -> None:
@@ -225,8 +218,8 @@ class Silo:
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
-                counted = counted and book.entered(terms, outcome.epoch)
                 sent = folder.reply("contribute", outcome.epoch)
+                counted = counted and sent is not None and not book.missing(sent.lines)
                 control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
         folder.put_control(replace(control, settled=before - 1))
         folder.erase_before(before)
@@ -273,20 +266,19 @@ def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
 
 def _make_up(book: PrivacyBook, stored: Reply) -> None:
     """Enter what a crash left out of the ledger; the reply may leave only with the ledger head it states."""
+    if not (missing := book.missing(stored.lines)):
+        return
     header = MaskReply.from_bytes(stored.body).header
-    if stored.line is None or header.ledger_head != book.head_after(stored.line):
+    if header.ledger_head != book.head_after(missing):
         raise Declined(f"epoch {header.epoch}: the ledger went on since its reply was stored; the reply stays unsent")
-    book.enter(stored.line)
+    book.enter(missing)
 
 
-def _check_layout(announcement: Announcement, plan: ReleasePlan, run: Run) -> None:
+def _check_layout(announcement: Announcement, plan: ReleasePlan, terms: RunTerms, run: Run) -> None:
     """Decline unless the announced ring is the one the plan's public bounds give."""
-    if announcement.layout != _layout(plan, len(run.roster.entries)):
+    bounds = ((b.name, b.length, b.bits, b.bound) for b in plan.bounds(terms))
+    if announcement.layout != layout_for(bounds, len(run.roster.entries)):
         raise Declined("the announced ring layout is not the one the plan's bounds give")
-
-
-def _layout(plan: ReleasePlan, parties: int) -> Layout:
-    return layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), parties)
 
 
 def _received(arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,15 @@ from numpy.typing import NDArray
 from fcfl_strategy.errors import RunError
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.server_update import ServerState
+from privacy.count_filter import Budget, CountFilter
 from privacy.filter import RenyiFilter
 from secagg.messages import EpochOutcome
 
-SCHEMA = 1
+SCHEMA = 2
+_BUDGETS: Mapping[str, type[RenyiFilter] | type[CountFilter]] = {
+    "RenyiFilter": RenyiFilter,
+    "CountFilter": CountFilter,
+}
 
 
 def dump(state: RunState) -> bytes:
@@ -30,9 +36,7 @@ def dump(state: RunState) -> bytes:
         "outcomes": [outcome.to_bytes().hex() for outcome in state.outcomes],
         "score_total": state.score_total.hex(),
         "divergence": state.divergence.hex(),
-        "order": state.spent.order.hex(),
-        "budget": state.spent.budget.hex(),
-        "spent": state.spent.spent.hex(),
+        "spent": {run: [type(budget).__name__, _exact(asdict(budget))] for run, budget in state.spent.items()},
         "abandoned": state.abandoned,
         "empty": state.empty,
         "ledger_heads": {silo: head.hex() for silo, head in state.ledger_heads.items()},
@@ -49,6 +53,16 @@ def dump(state: RunState) -> bytes:
         scalars=np.frombuffer(json.dumps(scalars).encode(), dtype=np.uint8),
     )
     return buffer.getvalue()
+
+
+def _exact(fields: Mapping[str, float]) -> dict[str, int | str]:
+    """Floats as text with their exact bits."""
+    return {name: value.hex() if isinstance(value, float) else value for name, value in fields.items()}
+
+
+def _budget(kind: str, fields: Mapping[str, int | str]) -> Budget:
+    values = {name: float.fromhex(value) if isinstance(value, str) else value for name, value in fields.items()}
+    return _BUDGETS[kind](**values)  # type: ignore[arg-type]
 
 
 def load(data: bytes) -> RunState:
@@ -87,11 +101,7 @@ def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> Ru
         outcomes=tuple(EpochOutcome.from_bytes(bytes.fromhex(outcome)) for outcome in scalars["outcomes"]),
         score_total=float.fromhex(scalars["score_total"]),
         divergence=float.fromhex(scalars["divergence"]),
-        spent=RenyiFilter(
-            order=float.fromhex(scalars["order"]),
-            budget=float.fromhex(scalars["budget"]),
-            spent=float.fromhex(scalars["spent"]),
-        ),
+        spent={run: _budget(*stored) for run, stored in scalars["spent"].items()},
         abandoned=scalars["abandoned"],
         empty=scalars["empty"],
         ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},

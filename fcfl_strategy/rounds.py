@@ -3,7 +3,7 @@
 import hashlib
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,9 +15,9 @@ from fcfl_strategy.errors import SumError
 from fcfl_strategy.schedule import noise_multiplier
 from fcfl_strategy.server_update import ServerState
 from fcfl_strategy.settings import Settings
-from privacy.filter import RenyiFilter
-from privacy.plan import MechanismPlan
-from privacy.release import ReleasePlan
+from privacy.count_filter import Budget
+from privacy.errors import BudgetExceeded
+from privacy.release import Charge, ReleasePlan
 from secagg.messages import EpochOutcome
 
 Sums = Mapping[str, NDArray[np.float64]]
@@ -41,8 +41,9 @@ class RunState:
         ``Z`` of errata E10.
     divergence : float
         ``D_hat`` of the last completed round.
-    spent : RenyiFilter
-        Upper bound on a silo's spend: as if one silo had contributed in every epoch announced so far.
+    spent : mapping of str to Budget
+        Upper bound on a silo's spend of each budget of the run: as if one silo had contributed in every epoch
+        announced so far.
     abandoned, empty : int
         Consecutive abandoned epochs and rounds without contributor.
     ledger_heads : mapping of str to bytes
@@ -58,7 +59,7 @@ class RunState:
     outcomes: tuple[EpochOutcome, ...]
     score_total: float
     divergence: float
-    spent: RenyiFilter
+    spent: Mapping[str, Budget]
     abandoned: int
     empty: int
     ledger_heads: Mapping[str, bytes]
@@ -90,31 +91,25 @@ def first_state(settings: Settings, weights: NDArray[np.float32], records: Mappi
         rounds=0,
         epoch=0,
         outcomes=(),
-        score_total=sum(records.values()) / math.sqrt(1 + terms.clip_norm**2),
+        score_total=_first_score_total(settings, records),
         divergence=0.0,
-        spent=RenyiFilter(order=terms.order, budget=terms.rdp_budget),
+        spent=terms.budgets(),
         abandoned=0,
         empty=0,
         ledger_heads={},
     )
 
 
+def _first_score_total(settings: Settings, records: Mapping[str, int]) -> float:
+    if settings.terms.unit == "silo":
+        return float(len(records))
+    return sum(records.values()) / math.sqrt(1 + settings.terms.clip_norm**2)
+
+
 def sigma(settings: Settings, state: RunState) -> float:
     """Noise multiplier of the next round."""
     movement = float(np.linalg.norm(state.server.weights - state.server.previous))
     return noise_multiplier(settings.schedule, state.rounds, state.divergence, movement)
-
-
-def mechanism(settings: Settings, noise: float) -> MechanismPlan:
-    """Return the mechanism of one epoch as the ledger charges it (the cost does not depend on ``N_i``)."""
-    terms = settings.terms
-    return MechanismPlan(
-        sampling_rate=terms.sampling_rate,
-        clip_norm=terms.clip_norm,
-        noise_multiplier=noise,
-        steps=terms.steps,
-        records=1,
-    )
 
 
 def plan_training(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
@@ -142,7 +137,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         drift_penalty=settings.drift_penalty,
         min_records=2 ** math.floor(math.log2(min(records.values()))),
         max_records=2 ** math.ceil(math.log2(max(records.values()))),
-        splits=("validation",) if terms.metrics else (),
+        splits=("validation",) if terms.metrics and (state.rounds + 1) % settings.evaluate_every == 0 else (),
         point_hash=digest(point),
         control_hash=digest(control),
         terms_hash=terms.hash(),
@@ -173,28 +168,44 @@ def digest(vector: NDArray[np.float32]) -> bytes:
     return hashlib.sha256(vector.astype("<f4").tobytes()).digest()
 
 
-def cost(settings: Settings, noise: float) -> float:
-    """Renyi cost at ``alpha*`` of one contribution."""
-    return mechanism(settings, noise).rdp(settings.terms.order)
+def fits(spent: Mapping[str, Budget], charges: Iterable[Charge]) -> Mapping[str, Budget] | None:
+    """Return the budgets once these are charged, or None if one does not fit."""
+    spent = dict(spent)
+    try:
+        for charge in charges:
+            spent[charge.run] = spent[charge.run].charge(charge.mechanism)
+    except BudgetExceeded:
+        return None
+    return spent
 
 
-def exhausted(settings: Settings, state: RunState) -> bool:
-    """Whether the budget has ended.
+def charges(settings: Settings, plan: ReleasePlan) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+    """Return what an epoch costs a silo that takes part in training, and in its metrics; no cost depends on ``N_i``."""
+    everything, run = plan.charges(settings.terms, 1), settings.terms.run
+    return tuple(c for c in everything if c.run == run), tuple(c for c in everything if c.run != run)
+
+
+def epsilon(settings: Settings, state: RunState) -> float:
+    """Upper bound on a silo's epsilon in training so far."""
+    return state.spent[settings.terms.run].epsilon(settings.terms.delta, settings.terms.conversion)
+
+
+def exhausted(settings: Settings, state: RunState, records: Mapping[str, int]) -> bool:
+    """Whether the budget of training has ended.
 
     A silo that contributed in every epoch so far could not contribute in the next one. Where fewer
     contributions than rounds are planned it answers coin tails instead, and the run goes on until two
     rounds in a row find nobody left.
     """
-    fits = state.spent.admits(cost(settings, sigma(settings, state)))
-    return not fits and (settings.contributions >= settings.rounds or state.empty >= 2)
+    training, _ = charges(settings, plan_training(settings, state, records))
+    return fits(state.spent, training) is None and (settings.contributions >= settings.rounds or state.empty >= 2)
 
 
 def announced(settings: Settings, state: RunState, plan: ReleasePlan) -> RunState:
     """State once an epoch is announced: its number is used, and its cost counts in the upper bound."""
-    spent = state.spent
-    if plan.purpose == "train" and spent.admits(price := cost(settings, plan.noise_multiplier)):
-        spent = spent.charge(price)
-    return replace(state, epoch=state.epoch + 1, spent=spent)
+    for part in charges(settings, plan):
+        state = replace(state, spent=fits(state.spent, part) or state.spent)
+    return replace(state, epoch=state.epoch + 1)
 
 
 def abandon(state: RunState) -> RunState:
@@ -216,8 +227,9 @@ def complete(state: RunState, heads: Mapping[str, bytes]) -> RunState:
 
 def _check(sums: Sums) -> None:
     """Refuse sums that no honest silos can make, so that one silo's nonsense cannot end the run."""
-    contributors, weight = float(sums["contributors"][0]), float(sums["weight"][0])
-    if float(sums["score"][0]) < 0 or contributors < -0.5 or (contributors >= 0.5) != (weight > 0):
+    contributors = float(sums["contributors"][0])
+    weight, score = (float(sums[name][0]) if name in sums else contributors for name in ("weight", "score"))
+    if score < 0 or contributors < -0.5 or (contributors >= 0.5) != (weight > 0):
         raise SumError("scores, weights or contributors do not fit together; a silo does not follow the protocol")
 
 
@@ -232,10 +244,13 @@ def absorb(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -
         If the sums contradict each other.
     """
     _check(sums)
-    state = replace(state, rounds=state.rounds + 1, score_total=float(sums["score"][0]) or state.score_total)
+    measured = float(sums["score"][0]) if "score" in sums else 0.0
+    state = replace(state, rounds=state.rounds + 1, score_total=measured or state.score_total)
     contributors = round(float(sums["contributors"][0]))
     if contributors == 0:
         return replace(state, empty=state.empty + 1), Facts(0, None, None)
+    if settings.terms.unit == "silo":
+        return _absorb_whole_silos(settings, state, plan, sums, contributors)
     moments = MomentSums(
         weight=float(sums["weight"][0]),
         squared_norm=float(sums["squared_norm"][0]),
@@ -251,3 +266,13 @@ def absorb(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -
     control = state.control_total + sums["control"] if "control" in sums else state.control_total
     state = replace(state, server=server, control_total=control, divergence=spread, empty=0)
     return state, Facts(contributors, spread, math.sqrt(squared))
+
+
+def _absorb_whole_silos(
+    settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums, contributors: int
+) -> tuple[RunState, Facts]:
+    """Take the step from updates of weight 1; nothing is known of their dispersion (errata E6)."""
+    mean_update = sums["update"] / contributors
+    variance = (plan.noise_multiplier * settings.terms.update_sensitivity) ** 2 / contributors
+    server = server_update.update(settings.update, state.server, mean_update, variance)
+    return replace(state, server=server, empty=0), Facts(contributors, None, float(np.linalg.norm(mean_update)))

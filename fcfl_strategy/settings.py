@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
-from privacy.release import RunTerms
+from privacy.terms import RunTerms
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Settings:
         ``n_C``, silos that may collude with the coordinator.
     max_abandoned : int
         Consecutive abandoned epochs after which the run gives up.
+    evaluate_every : int
+        Rounds from one validation to the next.
     evaluate : bool
         Whether to end with an evaluation of the served model on validation and test splits.
     deadlines : Deadlines
@@ -67,5 +69,6 @@ class Settings:
     silos: int
     colluders: int
     max_abandoned: int
+    evaluate_every: int
     evaluate: bool
     deadlines: Deadlines

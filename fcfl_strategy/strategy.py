@@ -139,7 +139,7 @@ class FcflStrategy(Strategy):
         state, settings = self._state, self.settings
         if state.rounds >= settings.rounds:
             self.outcome = "completed"
-        elif rounds.exhausted(settings, state):
+        elif rounds.exhausted(settings, state, self.records):
             self.outcome = "budget exhausted"
         elif state.abandoned >= settings.max_abandoned:
             raise RunError(
@@ -225,8 +225,8 @@ class FcflStrategy(Strategy):
         self, plan: ReleasePlan, point: np.ndarray[Any, Any], control: np.ndarray[Any, Any]
     ) -> Iterable[Message]:
         run = self._federation.run
-        layout = layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), len(run.roster.entries))
-        state = self._state
+        state, bounds = self._state, plan.bounds(self.settings.terms)
+        layout = layout_for(((b.name, b.length, b.bits, b.bound) for b in bounds), len(run.roster.entries))
         secure = SecureEpoch.announce(
             self._federation, state.epoch + 1, layout, plan.to_bytes(), state.outcomes, state.ledger_heads
         )
@@ -294,8 +294,8 @@ class FcflStrategy(Strategy):
             "survivors": len(opened.secure.masked) if opened else 0,
             "enrolled": len(self._federation.run.roster.entries),
             "sigma": opened.plan.noise_multiplier if opened and training else None,
-            "epsilon": state.spent.epsilon(self.settings.terms.delta),
-            "budget_fraction": state.spent.fraction,
+            "epsilon": rounds.epsilon(self.settings, state),
+            "budget_fraction": state.spent[self.settings.terms.run].fraction,
             "divergence": opened.facts.divergence if opened else None,
             "update_norm": opened.facts.update_norm if opened else None,
             "validation": opened.splits.get("validation") if opened else None,

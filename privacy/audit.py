@@ -108,10 +108,9 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
     if isinstance(record, RunClosed):
         run.closed = True
         return
-    purpose = record.purpose if isinstance(record, Release) else "training"
-    key = (record.epoch, purpose)
+    key = (record.epoch, record.purpose)
     if key in run.used:
-        raise PrivacyError(f"epoch {record.epoch} is used twice for {purpose}")
+        raise PrivacyError(f"epoch {record.epoch} is used twice for {record.purpose}")
     run.used.add(key)
     if isinstance(record, Release):
         _replay_release(run, record)

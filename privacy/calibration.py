@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from privacy.accounting import ORDERS, order_budget, rdp_at
+from privacy.accounting import ORDERS, PAPER_ORDERS, order_budget, rdp_at
 from privacy.checks import real, whole
 from privacy.conversion import Conversion, conversion_overhead, epsilon_at_order
 from privacy.count_filter import Budget, CountFilter
@@ -19,7 +19,12 @@ Accountant = Literal["rdp", "pld"]
 TOLERANCE = 1e-4
 # Below 2 the conversion costs over 10 at delta 1e-5. From 8 on a fraction gains under half a percent of epsilon, and
 # would make every silo load the accountant to charge its filter.
-_CANDIDATES = tuple(order for order in ORDERS if 2 <= order < 8 or (order >= 8 and order == int(order)))
+_FINE = tuple(order for order in ORDERS if 2 <= order < 8 or (order >= 8 and order == int(order)))
+
+
+def _candidates(conversion: Conversion) -> tuple[float, ...]:
+    """Orders to choose from; the paper's conversion comes with the paper's orders (eq. 26)."""
+    return PAPER_ORDERS if conversion == "paper" else _FINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,12 @@ class _Problem:
         return self.spend(noise, order) <= order_budget(order, self.epsilon, self.delta, self.conversion)
 
 
-def _cheapest_order(cost: Callable[[float], float]) -> float:
+def _cheapest_order(orders: Sequence[float], cost: Callable[[float], float]) -> float:
     """Coarse scan, then descend to a local minimum: cost over orders has one valley."""
-    stride = 8
-    start = min(range(0, len(_CANDIDATES), stride), key=lambda index: cost(_CANDIDATES[index]))
-    window = range(max(0, start - stride), min(len(_CANDIDATES), start + stride + 1))
-    return _CANDIDATES[min(window, key=lambda index: cost(_CANDIDATES[index]))]
+    stride = 8 if len(orders) > 16 else 1
+    start = min(range(0, len(orders), stride), key=lambda index: cost(orders[index]))
+    window = range(max(0, start - stride), min(len(orders), start + stride + 1))
+    return orders[min(window, key=lambda index: cost(orders[index]))]
 
 
 def _too_small(problem: _Problem) -> PrivacyError:
@@ -125,7 +130,7 @@ def _too_small(problem: _Problem) -> PrivacyError:
             problem.delta,
             problem.conversion,
         )
-        for order in _CANDIDATES
+        for order in _candidates(problem.conversion)
     ]
     rounds = "one round" if min(single) > problem.epsilon else f"{problem.contributions} contributions"
     return PrivacyError(
@@ -172,7 +177,7 @@ def calibrate(
     sigma_min, sigma_max : float
         Clamp of every sigma_k.
     conversion : {"improved", "paper"}
-        Theorem of the conversion.
+        Theorem of the conversion; "paper" also takes the paper's orders {2, 4, ..., 128} (eq. 26).
     accountant : {"rdp", "pld"}
         Renyi filter, or counted contributions priced by the privacy loss distribution (constant noise only).
 
@@ -216,13 +221,14 @@ def calibrate(
     problem = _Problem(epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max, conversion)
 
     low, high = sigma_min / max(factors), sigma_max / min(factors)
-    order = _cheapest_order(lambda candidate: problem.rank(high, candidate))
+    orders = _candidates(conversion)
+    order = _cheapest_order(orders, lambda candidate: problem.rank(high, candidate))
     if not problem.fits(high, order):
         raise _too_small(problem)
     noise = high
     while True:
         noise = _smallest_noise(problem, order, low, noise)
-        cheaper = _cheapest_order(lambda candidate, at=noise: problem.rank(at, candidate))  # type: ignore[misc]
+        cheaper = _cheapest_order(orders, lambda candidate, at=noise: problem.rank(at, candidate))  # type: ignore[misc]
         if problem.rank(noise, cheaper) >= problem.rank(noise, order):
             break
         order = cheaper

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from privacy.chain import Entry
 from privacy.checks import real, whole
@@ -15,12 +15,12 @@ from privacy.plan import MechanismPlan
 
 Unit = Literal["record", "silo"]
 Accountant = Literal["rdp", "pld"]
-_Filter = TypeVar("_Filter", RenyiFilter, CountFilter)
 RECORD_ADJACENCY = "one record replaced by a null record with zero gradient"
 SILO_ZERO_ADJACENCY = "one silo replaced by zero"
 SILO_REPLACE_ADJACENCY = "one silo replaced by another"
 PRIVATE = "private"
 SEEDED = "not private: seeded"
+TRAINING = "training"
 
 
 def _text(name: str, value: object) -> None:
@@ -185,7 +185,7 @@ class Release(_Body):
     records: int
     rdp: float
     rdp_total: float
-    purpose: str = "training"
+    purpose: str = TRAINING
     variance_scale: float = 0.0
     nonce: str = ""
 
@@ -211,10 +211,10 @@ class Release(_Body):
         run: str,
         epoch: int,
         plan: MechanismPlan,
-        before: _Filter,
-        purpose: str = "training",
+        before: Budget,
+        purpose: str = TRAINING,
         nonce: str = "",
-    ) -> tuple[Self, _Filter]:
+    ) -> tuple[Self, Budget]:
         """Charge a plan to a filter and return the entry to append together with the new filter.
 
         Guarantee, adjacency, assumptions and theorem: those of the filter and `MechanismPlan`. The order is:
@@ -248,20 +248,23 @@ class Release(_Body):
 class Abstention(_Body):
     """An epoch in which nothing private was released; it costs nothing (adjacency as for the run).
 
-    A silo that hides whether it takes part in an epoch enters one line in each: a release, or this. Both carry a fresh
-    `nonce`, so that neither the count nor the hash of the ledger's head tells which it was.
+    A silo that hides whether it takes part in an epoch enters as many lines in each: releases, or these. All carry a
+    fresh `nonce`, so that neither the count nor the hash of the ledger's head tells which they were.
     """
 
     KIND: ClassVar[str] = "abstention"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"purpose"})
 
     run: str
     epoch: int
     nonce: str
+    purpose: str = TRAINING
 
     def __post_init__(self) -> None:
         """Validate by field name."""
         _text("run", self.run)
         _text("nonce", self.nonce)
+        _text("purpose", self.purpose)
         whole("epoch", self.epoch, 0)
 
 

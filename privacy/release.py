@@ -1,26 +1,24 @@
-"""What a silo is asked to release: the terms of a run and the plan of one epoch.
+"""What a silo is asked to release in one epoch: the plan, what it costs, and the public bounds of what leaves.
 
 Both sides read the same canonical bytes: the coordinator writes them, binds them into the masks through
 the announcement, and the silo checks them against its own policy before any record is touched.
 """
 
-import dataclasses
-import hashlib
 import math
-import types
-import typing
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-import cbor2
-
-from privacy.errors import PrivacyError
+from privacy.metrics import BACKTRACKING, EVALUATION
+from privacy.plan import MechanismPlan
+from privacy.records import TRAINING
+from privacy.terms import RunTerms
+from privacy.wire import Wire, require
 
 MAX_EVALUATION_RECORDS = 2**24
 """Public bound on the records of a silo's validation or test split."""
 
 MAX_SQUARED_ERROR = 1.0
-"""Public bound on one squared error in raw log-return units; larger errors saturate."""
+"""Public bound on one squared error in raw log-return units in exact metrics; larger errors saturate."""
 
 TAIL = 12.0
 """Gaussian noise beyond this many standard deviations saturates (probability below 1e-32 a value)."""
@@ -28,6 +26,23 @@ TAIL = 12.0
 METRICS = ("count", "sse", "sae", "hits", "sse_zero", "count_optimal", "sse_optimal")
 """Sums over the records of a split: number, squared and absolute error of the model, directional hits,
 squared error of the zero forecast, and, where the data know it, of the optimal forecast."""
+
+METRIC_NORM = 2.0
+"""Largest norm of a record's noised metrics: four values in [0, 1]."""
+
+
+def noised_metric_scales(bound: float) -> dict[str, float]:
+    """Return the metrics that are released with noise, and the public bound on one record's value of each.
+
+    Divided by these a record's four metrics have a norm of at most `METRIC_NORM`: the sensitivity of their sums for the
+    adjacency "one record replaced by a null record", which adds nothing.
+
+    Parameters
+    ----------
+    bound : float
+        Bound on a squared error; its root bounds an absolute one.
+    """
+    return {"sse": bound, "sae": math.sqrt(bound), "hits": 1.0, "sse_zero": bound}
 
 
 @dataclass(frozen=True)
@@ -50,146 +65,26 @@ class Bound:
     bound: float
 
 
-class _Wire:
-    """Canonical encoding (RFC 8949 section 4.2) with strict decoding, for flat frozen dataclasses."""
-
-    label: ClassVar[str]
-
-    def to_bytes(self) -> bytes:
-        """Return the canonical encoding."""
-        return cbor2.dumps(dataclasses.asdict(self), canonical=True)  # type: ignore[call-overload]
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Decode and validate.
-
-        Raises
-        ------
-        PrivacyError
-            If the bytes are not exactly one value of this type; the message names the field.
-        """
-        try:
-            values = cbor2.loads(data)
-        except Exception as error:
-            raise PrivacyError(f"{cls.label}: not canonical CBOR; the peer speaks another protocol") from error
-        fields = typing.get_type_hints(cls)
-        fields.pop("label", None)
-        if not isinstance(values, dict) or set(values) != set(fields):
-            raise PrivacyError(
-                f"{cls.label}: expected exactly the fields {sorted(fields)}; check the software versions"
-            )
-        made = cls(**{name: _checked(cls.label, name, kind, values[name]) for name, kind in fields.items()})
-        if made.to_bytes() != data:
-            raise PrivacyError(f"{cls.label}: the encoding is not canonical; the peer speaks another protocol")
-        return made
-
-
-def _checked(label: str, name: str, kind: Any, value: Any) -> Any:
-    """Return ``value`` as ``kind`` or raise an error that names the field."""
-    if isinstance(kind, types.UnionType):
-        if value is None:
-            return None
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)[0]
-        if isinstance(value, list):
-            return tuple(_checked(label, name, inner, item) for item in value)
-    elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    elif type(value) is kind:
-        return value
-    raise PrivacyError(f"{label}.{name}: expected {getattr(kind, '__name__', kind)}, got {type(value).__name__}")
-
-
-def _require(label: str, **conditions: bool) -> None:
-    for name, holds in conditions.items():
-        if not holds:
-            raise PrivacyError(f"{label}.{name}: out of range; correct the setting of that name")
-
-
 @dataclass(frozen=True)
-class RunTerms(_Wire):
-    """What a silo agrees to at enrolment; constant for the run.
+class Charge:
+    """What an epoch costs one budget of a run if the silo releases; a line of the ledger either way.
 
     Attributes
     ----------
-    run_id : bytes
-        16 random bytes.
-    epsilon, delta : float
-        The run's budget for a silo's data set, record-level (errata E25).
-    order, rdp_budget : float
-        ``alpha*`` of the Renyi filter and its budget (errata E14).
-    unit : str
-        ``record``.
-    sampling_rate, clip_norm : float
-        ``q`` and ``C``.
-    sigma_min, sigma_max : float
-        Range of the noise multiplier.
-    steps : int
-        ``tau``, the most local steps of a round.
-    cohort, min_probability : float
-        Expected contributors ``tau_sel`` and least participation probability.
-    features : int
-    hidden : tuple of int
-        Input width and hidden widths of the model.
-    noise_seed : int or None
-        Set only in seeded runs, which are not private; a silo refuses unless its policy allows it.
-    metrics : bool
-        Whether epochs may sum metrics over validation and test records, which are not differentially private
-        (errata E22); a silo refuses unless its policy allows it.
-    config_hash : bytes
-        SHA-256 of the whole run configuration.
+    run : str
+        Name of the budget in the ledger.
+    purpose : str
+        As the ledger says it.
+    mechanism : MechanismPlan
     """
 
-    label: ClassVar[str] = "run terms"
-    run_id: bytes
-    epsilon: float
-    delta: float
-    order: float
-    rdp_budget: float
-    unit: str
-    sampling_rate: float
-    clip_norm: float
-    sigma_min: float
-    sigma_max: float
-    steps: int
-    cohort: float
-    min_probability: float
-    features: int
-    hidden: tuple[int, ...]
-    noise_seed: int | None
-    metrics: bool
-    config_hash: bytes
-
-    def __post_init__(self) -> None:
-        _require(
-            self.label,
-            run_id=len(self.run_id) == 16,
-            epsilon=0 < self.epsilon < math.inf,
-            delta=0 < self.delta < 1,
-            order=1 < self.order <= 10_000,
-            rdp_budget=0 < self.rdp_budget < math.inf,
-            unit=self.unit == "record",
-            sampling_rate=0 < self.sampling_rate <= 1,
-            clip_norm=0 < self.clip_norm < math.inf,
-            sigma_min=0 < self.sigma_min < math.inf,
-            sigma_max=self.sigma_min <= self.sigma_max < math.inf,
-            steps=0 < self.steps <= 10_000,
-            cohort=0 < self.cohort < math.inf,
-            min_probability=0 < self.min_probability <= 1,
-            features=0 < self.features <= 100_000,
-            hidden=0 < len(self.hidden) <= 16 and all(0 < width <= 100_000 for width in self.hidden),
-            config_hash=len(self.config_hash) == 32,
-        )
-
-    def hash(self) -> bytes:
-        """SHA-256 of the canonical encoding; every plan of the run carries it."""
-        return hashlib.sha256(self.to_bytes()).digest()
+    run: str
+    purpose: str
+    mechanism: MechanismPlan
 
 
 @dataclass(frozen=True)
-class ReleasePlan(_Wire):
+class ReleasePlan(Wire):
     """Public plan of one epoch: everything that determines what a silo computes and releases.
 
     Attributes
@@ -201,7 +96,7 @@ class ReleasePlan(_Wire):
     parameters : int
         ``p``.
     sampling_rate, clip_norm, noise_multiplier, steps
-        ``q``, ``C``, ``sigma_k``, ``tau`` of the DP-SGD mechanism.
+        ``q``, ``C``, ``sigma_k``, ``tau`` of the DP-SGD mechanism; the noise in units of the sensitivity.
     step_size : float
         ``eta_0``.
     proximal : float
@@ -247,7 +142,7 @@ class ReleasePlan(_Wire):
     terms_hash: bytes
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.label,
             purpose=self.purpose in ("train", "evaluate"),
             round=self.round >= 0,
@@ -273,20 +168,51 @@ class ReleasePlan(_Wire):
             terms_hash=len(self.terms_hash) == 32,
         )
 
-    def bounds(self) -> tuple[Bound, ...]:
-        """Return the segments of this epoch's masked vector with their public bounds.
+    def charges(self, terms: RunTerms, records: int) -> tuple[Charge, ...]:
+        """Return what the epoch costs a silo that releases, one entry for every line of its ledger.
 
-        The bound of ``update`` is on the weighted value ``omega_i Delta_i`` (spec of the layout:
-        ``docs/secure-aggregation.md``). With ``n_i = N_i`` the noise of ``n_i g`` is ``sigma C / q`` for every
-        silo, and a coordinate of ``n_i g`` without noise is at most ``2 n_i C`` unless a Poisson batch
-        is twice its mean.
+        Guarantee: everything private in the epoch's vector is a post-processing of these mechanisms, for the adjacency
+        of the terms (default: one record replaced by a null record). Which lines there are is public; a silo that
+        abstains enters as many.
+
+        Parameters
+        ----------
+        terms : RunTerms
+        records : int
+            ``N_i``.
         """
         found = []
         if self.purpose == "train":
+            training = terms.mechanism(self.noise_multiplier, self.steps, records)
+            found.append(Charge(terms.run, TRAINING, training))
+            if terms.backtracks:
+                looks = MechanismPlan(
+                    self.sampling_rate, terms.loss_bound, self.noise_multiplier, terms.backtracks, records
+                )
+                found.append(Charge(terms.run, BACKTRACKING, looks))
+        if self.splits and terms.evaluation is not None:
+            once = MechanismPlan(1.0, METRIC_NORM, terms.evaluation.noise_multiplier, 1, 1)
+            found.append(Charge(terms.evaluation_run, EVALUATION, once))
+        return tuple(found)
+
+    def bounds(self, terms: RunTerms) -> tuple[Bound, ...]:
+        """Return the segments of this epoch's masked vector with their public bounds.
+
+        The bound of ``update`` is on the weighted value ``omega_i Delta_i`` (spec of the layout:
+        ``docs/secure-aggregation.md``). With ``n_i = N_i`` the noise of ``n_i g`` is ``sigma C' / q`` for every
+        silo, and a coordinate of ``n_i g`` without noise is at most ``2 n_i C`` unless a Poisson batch
+        is twice its mean. With the silo as unit only the clipped and noised update and its count leave (errata E6).
+        """
+        found = []
+        if self.purpose == "train" and terms.unit == "silo":
+            largest = self.clip_norm + TAIL * self.noise_multiplier * terms.update_sensitivity
+            found += [Bound("update", self.parameters, 32, largest), Bound("contributors", 1, 64, 1.0)]
+        elif self.purpose == "train":
             weight = self.max_records / self.min_probability
             length = self.step_size * self.steps
             swing = 1 + 2 * self.control_gain
-            noise = TAIL * self.noise_multiplier * self.clip_norm / self.sampling_rate
+            sensitivity = terms.mechanism(self.noise_multiplier, self.steps, 1).sensitivity
+            noise = TAIL * self.noise_multiplier * sensitivity / self.sampling_rate
             gradient = 2 * self.max_records * self.clip_norm + noise
             norm = swing * length * (2 * self.clip_norm + noise * math.sqrt(self.parameters) / self.min_records)
             found.append(Bound("update", self.parameters, 32, length * swing * gradient / self.min_probability))
@@ -300,10 +226,12 @@ class ReleasePlan(_Wire):
                 Bound("score", 1, 64, float(self.max_records)),
                 Bound("contributors", 1, 64, 1.0),
             ]
-        scale = {"sse": MAX_SQUARED_ERROR, "sse_zero": MAX_SQUARED_ERROR, "sse_optimal": MAX_SQUARED_ERROR}
+        largest_metric = dict.fromkeys(METRICS, float(MAX_EVALUATION_RECORDS))
+        if terms.evaluation is not None:
+            reach = MAX_EVALUATION_RECORDS + TAIL * terms.evaluation.noise_multiplier * METRIC_NORM
+            scales = noised_metric_scales(terms.metric_bound)
+            largest_metric |= {metric: reach * scale for metric, scale in scales.items()}
         found += [
-            Bound(f"{split}.{metric}", 1, 64, MAX_EVALUATION_RECORDS * scale.get(metric, 1.0))
-            for split in self.splits
-            for metric in METRICS
+            Bound(f"{split}.{metric}", 1, 64, largest_metric[metric]) for split in self.splits for metric in METRICS
         ]
         return tuple(found)

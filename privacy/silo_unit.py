@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,17 @@ class SiloPlan:
     clip_norm: float
     noise_multiplier: float
     neighbour: Neighbour = "zero"
+
+    @classmethod
+    def of(cls, clip_norm: float, noise_multiplier: float, adjacency: str) -> Self:
+        """Return the plan with a noise multiplier in units of the **sensitivity** of an adjacency of the ledger.
+
+        Guarantee, adjacency and assumptions: those of the class.
+        """
+        neighbour = next((n for n, text in _ADJACENCY.items() if text == adjacency), None)
+        if neighbour is None:
+            raise PrivacyError(f"adjacency = {adjacency!r}: expected one of {', '.join(_ADJACENCY.values())}")
+        return cls(clip_norm, noise_multiplier * (2.0 if neighbour == "replace" else 1.0), neighbour)
 
     def __post_init__(self) -> None:
         """Validate by field name."""

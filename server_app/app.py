@@ -21,7 +21,7 @@ from fcfl_strategy.exchange import array_record
 from fcfl_strategy.settings import Settings
 from fcfl_strategy.strategy import FcflStrategy
 from privacy.errors import PrivacyError
-from privacy.release import RunTerms
+from privacy.terms import RunTerms
 from secagg.errors import SecAggError
 from server_app.config import ConfigError, RunConfig
 from server_app.observer import RunObserver

@@ -53,12 +53,23 @@ KEYS: Mapping[str, Key] = {
     "noise-seed": Key(
         -1, "seed of all silo randomness, for experiments only (not private); -1: OS CSPRNG", low=-1, high=2**63 - 1
     ),
-    "dp.unit": Key("record", "unit of privacy", choices=("record",)),
+    "dp.unit": Key(
+        "record", "unit of privacy; with silo, one silo replaced by zero or another", choices=("record", "silo")
+    ),
+    "dp.neighbour": Key("zero", "what takes a silo's place with dp.unit silo", choices=("zero", "replace")),
+    "dp.accountant": Key(
+        "rdp",
+        "rdp: Renyi filter; pld: counted contributions of constant noise; paper: eq. 26 and its orders",
+        choices=("rdp", "pld", "paper"),
+    ),
     "dp.epsilon": Key(1.0, "target epsilon", above=0, high=1000),
     "dp.delta": Key(1e-5, "target delta", above=0, high=0.5),
     "dp.sampling-rate": Key(0.1, "Poisson sampling rate q per step", above=0, high=1),
     "dp.clip-norm": Key(1.0, "per-example clip norm C", above=0, high=1e6),
     "dp.contributions": Key(0, "contributions per silo the noise is calibrated for; 0: rounds", low=0, high=100_000),
+    "dp.variance-scale": Key(
+        0.0, "s C of the privatised gradient variance; costs 1 + (s C)^2 in noise variance; 0: off", low=0, high=10
+    ),
     "dp.schedule": Key("constant", "noise multiplier over rounds", choices=("constant", "divergence")),
     "dp.sensitivity": Key(0.0, "rho of eq. 25", low=0, high=1e6),
     "dp.sigma-min": Key(0.5, "least noise multiplier", above=0, high=1e4),
@@ -66,6 +77,8 @@ KEYS: Mapping[str, Key] = {
     "local.steps": Key(5, "local steps tau", low=1, high=1000),
     "local.step-size": Key(0.5, "client step eta_0", above=0, high=1e4),
     "local.drift-budget": Key(4.0, "d_max as a multiple of the median noise energy; 0: off", low=0, high=1e9),
+    "local.backtracks": Key(0, "private looks at the loss for backtracking a round; 0: off", low=0, high=100),
+    "local.loss-bound": Key(0.1, "clip of a loss difference in backtracking, in scaled units", above=0, high=1e6),
     "local.proximal": Key(0.0, "lambda_0 of mu = lambda_0 D_hat", low=0, high=1e9),
     "local.proximal-max": Key(10.0, "bound on mu", low=0, high=1e9),
     "drift.smoothing": Key(0.3, "xi of the drift control; 0: off", low=0, high=1),
@@ -84,7 +97,12 @@ KEYS: Mapping[str, Key] = {
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
     "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=333),
-    "eval.metrics": Key(True, "sum validation metrics every round; exact sums, not differentially private"),
+    "eval.metrics": Key(True, "sum validation metrics; exact sums, not differentially private, unless eval.epsilon"),
+    "eval.epsilon": Key(0.0, "budget of noised metrics, beside dp.epsilon; 0: exact sums", low=0, high=1000),
+    "eval.loss-bound": Key(
+        0.0025, "bound on a squared error of a log return in noised metrics, (5 %)^2", above=0, high=1e6
+    ),
+    "eval.every": Key(1, "rounds from one validation to the next", low=1, high=100_000),
     "eval.final": Key(True, "evaluate the served model on validation and test at the end"),
     "deadline.enrol": Key(180.0, "seconds to wait for enrolment", above=0, high=1e6),
     "deadline.train": Key(600.0, "seconds to wait for masked vectors", above=0, high=1e6),
@@ -134,8 +152,28 @@ class RunConfig:
             raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")
         if self.flag("eval.final") and not self.flag("eval.metrics"):
             raise ConfigError("eval.final: needs eval.metrics; switch both off, or both on")
+        if self.real("eval.epsilon") > 0 and not self.flag("eval.metrics"):
+            raise ConfigError("eval.epsilon: no metrics are summed; set it to 0, or switch eval.metrics on")
+        if self.text("dp.accountant") == "pld" and self.text("dp.schedule") != "constant":
+            raise ConfigError(
+                "dp.accountant: pld needs dp.schedule constant, because it cannot price noise that depends on outputs; "
+                "use rdp"
+            )
+        if self.text("dp.accountant") == "pld" and self.whole("local.backtracks"):
+            raise ConfigError("local.backtracks: a counted budget cannot price them; set it to 0, or use rdp")
+        if self.text("dp.unit") == "silo":
+            self._check_silo_unit()
         if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
             raise ConfigError("server.trust-region: must be above 0 with server.preconditioner 'raw' (1.0 is usual)")
+
+    def _check_silo_unit(self) -> None:
+        """With the silo as unit only its update may leave it (errata E6)."""
+        off = ("drift.smoothing", "drift.gain", "dp.variance-scale", "local.backtracks", "participation.drift-penalty")
+        for name in off:
+            if self.real(name) > 0:
+                raise ConfigError(f"{name}: must be 0 with dp.unit silo, where only the update may leave a silo")
+        if self.text("dp.schedule") != "constant":
+            raise ConfigError("dp.schedule: must be constant with dp.unit silo, where the divergence is not known")
 
     def real(self, name: str) -> float:
         """Return a number."""

@@ -7,11 +7,11 @@ from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 
-from fcfl_strategy.rounds import mechanism
+from fcfl_strategy.rounds import charges, fits
 from fcfl_strategy.settings import Settings
-from privacy.filter import RenyiFilter
+from privacy.count_filter import Budget
 from privacy.ledger import Ledger
-from privacy.records import PRIVATE, SEEDED, Release, RunClosed, RunOpened, parse
+from privacy.records import Release, RunClosed, RunOpened, parse
 from privacy.release import ReleasePlan
 from server_app.run_folder import RunFolder
 
@@ -35,20 +35,11 @@ class RunObserver:
         """Open the run's ledger, or start it."""
         files = folder.path / "ledger.jsonl", folder.path / "ledger.anchor"
         ledger = Ledger.open(*files) if files[1].exists() else Ledger.create(*files)
-        observer = cls(folder, settings, ledger)
-        if not ledger.entries():
-            terms = settings.terms
-            opened = RunOpened(
-                run=observer.run,
-                epsilon=terms.epsilon,
-                delta=terms.delta,
-                order=terms.order,
-                rdp_budget=terms.rdp_budget,
-                software=f"fcfl {version('fcfl')}",
-                status=PRIVATE if terms.noise_seed is None else SEEDED,
-            )
-            ledger.append(RunOpened.KIND, opened.body())
-        return observer
+        known = {entry.body.get("run") for entry in ledger.entries() if entry.kind == RunOpened.KIND}
+        for opened in settings.terms.openings(f"fcfl {version('fcfl')}"):
+            if opened.run not in known:
+                ledger.append(RunOpened.KIND, opened.body())
+        return cls(folder, settings, ledger)
 
     def __enter__(self) -> Self:
         return self
@@ -59,30 +50,27 @@ class RunObserver:
         self.ledger.close()
 
     @property
-    def run(self) -> str:
-        """Run id, hexadecimal."""
-        return self.settings.terms.run_id.hex()
-
-    @property
     def head(self) -> tuple[int, str]:
         """Count and hash of the last ledger entry."""
         return self.ledger.head
 
-    def _spent(self) -> tuple[RenyiFilter, set[int]]:
-        spent, epochs = RenyiFilter(self.settings.terms.order, self.settings.terms.rdp_budget), set()
+    def announced(self, epoch: int, plan: ReleasePlan) -> None:
+        """Charge an epoch once, before anything is sent."""
+        spent: Mapping[str, Budget] = self.settings.terms.budgets()
+        done = set()
         for entry in self.ledger.entries():
             record = parse(entry.kind, entry.body)
             if isinstance(record, Release):
-                spent = spent.charge(record.rdp)
-                epochs.add(record.epoch)
-        return spent, epochs
-
-    def announced(self, epoch: int, plan: ReleasePlan) -> None:
-        """Charge a training epoch once, before anything is sent."""
-        spent, epochs = self._spent()
-        what = mechanism(self.settings, plan.noise_multiplier)
-        if plan.purpose == "train" and epoch not in epochs and spent.admits(what.rdp(spent.order)):
-            self.ledger.append(Release.KIND, Release.charge(self.run, epoch, what, spent)[0].body())
+                spent = {**spent, record.run: spent[record.run].charge(record.plan)}
+                done.add((record.run, record.epoch, record.purpose))
+        for part in charges(self.settings, plan):
+            due = [charge for charge in part if (charge.run, epoch, charge.purpose) not in done]
+            if fits(spent, due) is None:
+                continue
+            for charge in due:
+                line, after = Release.charge(charge.run, epoch, charge.mechanism, spent[charge.run], charge.purpose)
+                self.ledger.append(Release.KIND, line.body())
+                spent = {**spent, charge.run: after}
 
     def finished(self, row: Mapping[str, Any]) -> None:
         """Add a row to the history and log it in one line."""
@@ -101,5 +89,7 @@ class RunObserver:
 
     def close(self, reason: str) -> None:
         """Enter the end of the run, once."""
-        if self.ledger.entries()[-1].kind != RunClosed.KIND:
-            self.ledger.append(RunClosed.KIND, RunClosed(self.run, reason).body())
+        closed = {entry.body["run"] for entry in self.ledger.entries() if entry.kind == RunClosed.KIND}
+        for run in self.settings.terms.budgets():
+            if run not in closed:
+                self.ledger.append(RunClosed.KIND, RunClosed(run, reason).body())

@@ -8,8 +8,9 @@ from fcfl_strategy.server_update import Preconditioner, ServerUpdate
 from fcfl_strategy.settings import Deadlines, Settings
 from privacy.calibration import calibrate
 from privacy.mlp import FEATURES, HIDDEN, Mlp
-from privacy.release import RunTerms
-from server_app.config import RunConfig
+from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY
+from privacy.terms import Allowance, RunTerms
+from server_app.config import ConfigError, RunConfig
 
 
 def initial_weights(config: RunConfig) -> NDArray[np.float32]:
@@ -27,15 +28,19 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
     """
     plan = config.whole("rounds"), config.text("dp.schedule")
     contributions = config.whole("dp.contributions") or plan[0]
+    accountant, unit = config.text("dp.accountant"), config.text("dp.unit")
+    silo = unit == "silo"
     calibration = calibrate(
         epsilon=config.real("dp.epsilon"),
         delta=config.real("dp.delta"),
-        sampling_rate=config.real("dp.sampling-rate"),
-        steps=config.whole("local.steps"),
+        sampling_rate=1.0 if silo else config.real("dp.sampling-rate"),
+        steps=1 if silo else config.whole("local.steps") + config.whole("local.backtracks"),
         contributions=contributions,
         shape=planned_shape(plan[1], plan[0]),
         sigma_min=config.real("dp.sigma-min"),
         sigma_max=config.real("dp.sigma-max"),
+        conversion="paper" if accountant == "paper" else "improved",
+        accountant="pld" if accountant == "pld" else "rdp",
     )
     constant = plan[1] == "constant"
     lowest = calibration.schedule[0] if constant else config.real("dp.sigma-min")
@@ -47,7 +52,11 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         delta=config.real("dp.delta"),
         order=calibration.order,
         rdp_budget=calibration.rdp_budget,
-        unit=config.text("dp.unit"),
+        adjacency=_adjacency(config),
+        accountant=calibration.accountant,
+        conversion=calibration.conversion,
+        contributions=contributions if calibration.accountant == "pld" else 0,
+        variance_scale=config.real("dp.variance-scale"),
         sampling_rate=config.real("dp.sampling-rate"),
         clip_norm=config.real("dp.clip-norm"),
         sigma_min=lowest,
@@ -59,6 +68,10 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         hidden=HIDDEN,
         noise_seed=seed if seed >= 0 else None,
         metrics=config.flag("eval.metrics"),
+        evaluation=_evaluation(config),
+        metric_bound=config.real("eval.loss-bound") if config.real("eval.epsilon") else 0.0,
+        backtracks=config.whole("local.backtracks"),
+        loss_bound=config.real("local.loss-bound") if config.whole("local.backtracks") else 0.0,
         config_hash=bytes.fromhex(config.hash),
     )
     return Settings(
@@ -83,6 +96,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         silos=config.whole("silos"),
         colluders=config.whole("secagg.colluders"),
         max_abandoned=config.whole("max-abandoned"),
+        evaluate_every=config.whole("eval.every"),
         evaluate=config.flag("eval.final"),
         deadlines=Deadlines(
             config.real("deadline.enrol"),
@@ -91,6 +105,31 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
             config.real("deadline.poll"),
         ),
     )
+
+
+def _adjacency(config: RunConfig) -> str:
+    if config.text("dp.unit") == "record":
+        return RECORD_ADJACENCY
+    return SILO_ZERO_ADJACENCY if config.text("dp.neighbour") == "zero" else SILO_REPLACE_ADJACENCY
+
+
+def _evaluation(config: RunConfig) -> Allowance | None:
+    """Budget of the noised metrics: one release of all records for every validation, and for the final evaluation."""
+    if config.real("eval.epsilon") == 0:
+        return None
+    times = config.whole("rounds") // config.whole("eval.every") + config.flag("eval.final")
+    if times == 0:
+        raise ConfigError("eval.every: no validation falls into the run; lower it, or set eval.epsilon to 0")
+    found = calibrate(
+        epsilon=config.real("eval.epsilon"),
+        delta=config.real("dp.delta"),
+        sampling_rate=1.0,
+        steps=1,
+        contributions=times,
+        sigma_min=1e-3,
+        sigma_max=1e6,
+    )
+    return Allowance(config.real("eval.epsilon"), found.order, found.rdp_budget, found.noise_multiplier)
 
 
 def _update(config: RunConfig) -> ServerUpdate:

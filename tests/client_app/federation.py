@@ -253,7 +253,9 @@ class Desk:
         """Collect bundles and announce an epoch."""
         plan = plan or self.plan()
         bundles = {name: self.join(name, epoch) for name in self.small.homes}
-        layout = layout_for(((b.name, b.length, b.bits, b.bound) for b in plan.bounds()), len(bundles))
+        layout = layout_for(
+            ((b.name, b.length, b.bits, b.bound) for b in plan.bounds(self.settings.terms)), len(bundles)
+        )
         made = coordinator.announce(self.run, epoch, bundles, layout, plan.to_bytes(), outcomes, heads)
         publics = tuple(bundles[name].public for name in made.ids)
         bodies = {

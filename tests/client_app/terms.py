@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from privacy.release import ReleasePlan, RunTerms
+from privacy.records import RECORD_ADJACENCY
+from privacy.release import ReleasePlan
+from privacy.terms import RunTerms
 
 
 def terms_of(**change: Any) -> RunTerms:
@@ -10,9 +12,17 @@ def terms_of(**change: Any) -> RunTerms:
         "run_id": bytes(16),
         "epsilon": 0.5,
         "delta": 1e-6,
-        "order": 10.0,
+        "adjacency": RECORD_ADJACENCY,
+        "accountant": "rdp",
+        "conversion": "improved",
+        "contributions": 0,
+        "variance_scale": 0.0,
+        "backtracks": 0,
+        "loss_bound": 0.0,
+        "evaluation": None,
+        "metric_bound": 0.0,
+        "order": 40.0,
         "rdp_budget": 0.1,
-        "unit": "record",
         "sampling_rate": 0.1,
         "clip_norm": 1.0,
         "sigma_min": 1.0,

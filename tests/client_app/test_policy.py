@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from client_app.errors import Declined, SiloError
-from client_app.policy import Policy, check_plan, check_terms, load_settings
+from client_app.policy import SWITCHES, Policy, check_plan, check_terms, load_settings
 from privacy.errors import PrivacyError
 from privacy.mlp import Mlp
-from privacy.release import ReleasePlan, RunTerms
+from privacy.release import ReleasePlan
+from privacy.terms import RunTerms
 from tests.client_app.terms import plan_of, terms_of
 
 SILO = '[silo]\nname = "bank"\ndata = "samples"\n'
@@ -49,7 +50,7 @@ def test_what_is_left_out_takes_the_cautious_default(tmp_path: Path) -> None:
     assert policy.min_cohort == 8.0
 
 
-NUMBERS = [f.name for f in dataclasses.fields(Policy) if f.name not in ("hidden", "allow_seeded", "allow_metrics")]
+NUMBERS = [f.name for f in dataclasses.fields(Policy) if f.name not in ("hidden", *SWITCHES)]
 BAD_NUMBERS = ["nan", "inf", "-inf", "-1.0", "0", "0.0", '"1"', "true", "[1]"]
 
 
@@ -190,7 +191,7 @@ def test_what_other_runs_were_granted_counts() -> None:
 
 def test_three_tenths_fit_into_three_tenths() -> None:
     policy = dataclasses.replace(POLICY_OF_THE_TESTS, epsilon=0.3)
-    terms = dataclasses.replace(terms_of(), epsilon=0.1, delta=1e-6)
+    terms = terms_of(epsilon=0.1, order=400.0, rdp_budget=0.001)
     check_terms(policy, terms, 52, (0.1 + 0.1, 2e-6))
 
 

@@ -126,7 +126,7 @@ def test_the_ledger_head_does_not_tell_who_contributed(desk: MakeDesk) -> None:
 
 def test_other_terms_under_a_used_run_id_are_declined(desk: MakeDesk) -> None:
     made = desk()
-    other = dataclasses.replace(made.settings.terms, epsilon=0.9)
+    other = dataclasses.replace(made.settings.terms, epsilon=1.5)
     with pytest.raises(Declined, match="another request"):
         made.silo(FIRST).enrol(other.to_bytes())
     assert len(records_of(made.small.homes[FIRST])) == 1

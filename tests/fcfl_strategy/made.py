@@ -12,7 +12,9 @@ from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
 from fcfl_strategy.settings import Deadlines, Settings
 from privacy.conversion import order_budget
-from privacy.release import RunTerms
+from privacy.filter import RenyiFilter
+from privacy.records import RECORD_ADJACENCY
+from privacy.terms import RunTerms
 
 RECORDS = {"silo-a": 300, "silo-b": 1000, "silo-c": 5000}
 PARAMETERS = 6
@@ -27,7 +29,15 @@ def make_terms(**changes: Any) -> RunTerms:
         delta=1e-5,
         order=ORDER,
         rdp_budget=order_budget(ORDER, 1.0, 1e-5),
-        unit="record",
+        adjacency=RECORD_ADJACENCY,
+        accountant="rdp",
+        conversion="improved",
+        contributions=0,
+        variance_scale=0.0,
+        backtracks=0,
+        loss_bound=0.0,
+        evaluation=None,
+        metric_bound=0.0,
         sampling_rate=0.1,
         clip_norm=1.0,
         sigma_min=0.5,
@@ -61,6 +71,7 @@ def make_settings(terms: RunTerms | None = None, **changes: Any) -> Settings:
         silos=3,
         colluders=0,
         max_abandoned=3,
+        evaluate_every=1,
         evaluate=True,
         deadlines=Deadlines(),
     )
@@ -70,6 +81,18 @@ def make_settings(terms: RunTerms | None = None, **changes: Any) -> Settings:
 def make_state(settings: Settings, **changes: Any) -> RunState:
     weights = np.linspace(-0.5, 0.5, PARAMETERS).astype(np.float32)
     return replace(first_state(settings, weights, RECORDS), **changes)
+
+
+def spent(state: RunState) -> RenyiFilter:
+    """Filter of the training budget."""
+    found = state.spent[(b"r" * 16).hex()]
+    assert isinstance(found, RenyiFilter)
+    return found
+
+
+def cost(settings: Settings, noise: float) -> float:
+    """Renyi cost of one contribution."""
+    return settings.terms.mechanism(noise, settings.terms.steps, 1).rdp(settings.terms.order)
 
 
 def make_sums(contributors: int = 2, **changes: Any) -> Mapping[str, NDArray[np.float64]]:

@@ -12,6 +12,7 @@ from fcfl_strategy import checkpoint
 from fcfl_strategy.errors import RunError
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.server_update import ServerState
+from privacy.count_filter import CountFilter
 from privacy.filter import RenyiFilter
 from secagg.messages import EpochOutcome
 from tests.fcfl_strategy.made import PARAMETERS, make_settings, make_state
@@ -25,8 +26,10 @@ def same(first: RunState, second: RunState) -> bool:
             return value.dtype.str, value.shape, value.tobytes()
         if isinstance(value, float):
             return value.hex()
-        if isinstance(value, ServerState | RenyiFilter):
-            return [bits(getattr(value, field.name)) for field in fields(value)]
+        if isinstance(value, ServerState | RenyiFilter | CountFilter):
+            return [type(value), *(bits(getattr(value, field.name)) for field in fields(value))]
+        if isinstance(value, dict):
+            return {name: bits(item) for name, item in value.items()}
         return value
 
     return all(bits(getattr(first, field.name)) == bits(getattr(second, field.name)) for field in fields(RunState))
@@ -60,7 +63,10 @@ def states(draw: st.DrawFn) -> RunState:
         outcomes=outcomes,
         score_total=draw(st.floats(allow_nan=False)),
         divergence=draw(st.floats(allow_nan=False)),
-        spent=RenyiFilter(draw(st.floats(1.01, 1e6)), 1e301, draw(finite)),
+        spent={
+            "training": CountFilter(9, draw(st.floats(1e-9, 1)), 3.0, 5, 17.0, draw(st.integers(0, 9)), draw(finite)),
+            "evaluation": RenyiFilter(draw(st.floats(1.01, 1e6)), 1e301, draw(finite)),
+        },
         abandoned=draw(st.integers(0, 9)),
         empty=draw(st.integers(0, 9)),
         ledger_heads=draw(
@@ -89,7 +95,7 @@ def test_every_field_of_the_state_is_kept() -> None:
         outcomes=(EpochOutcome(1, "abandoned", ()),),
         score_total=3.3,
         divergence=0.7,
-        spent=state.spent.charge(0.1),
+        spent={run: budget.charge(0.1) for run, budget in state.spent.items()},
         abandoned=1,
         empty=1,
         ledger_heads={"silo-a": b"h" * 40},
@@ -107,8 +113,8 @@ def test_equal_states_go_on_equally_after_a_second_round_trip() -> None:
 
 def test_a_checkpoint_of_another_schema_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = checkpoint.dump(make_state(make_settings()))
-    monkeypatch.setattr(checkpoint, "SCHEMA", 2)
-    with pytest.raises(RunError, match=r"schema 1, this software reads 2"):
+    monkeypatch.setattr(checkpoint, "SCHEMA", 3)
+    with pytest.raises(RunError, match=r"schema 2, this software reads 3"):
         checkpoint.load(data)
 
 

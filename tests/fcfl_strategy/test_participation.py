@@ -1,5 +1,7 @@
 """Errata E11: the ratio of two Horvitz-Thompson sums is biased, and less so the more silos contribute."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ def probabilities(cohort: float) -> np.ndarray:
     plan = rounds.plan_training(made, rounds.first_state(made, np.zeros(2, np.float32), records), records)
     # Large, steady silos are preferred (eq. 23): a drift that falls with the size.
     drifts = 4000.0 / COUNTS
-    own = [score(int(n), d, plan.clip_norm, 0.5) for n, d in zip(COUNTS, drifts, strict=True)]
+    own = [score(int(n), d, math.inf, plan.clip_norm, 0.5) for n, d in zip(COUNTS, drifts, strict=True)]
     return np.array([probability(plan, s) for s in own])
 
 

@@ -40,6 +40,9 @@ def test_the_loss_distribution_needs_the_least_noise(found: object) -> None:
     assert epsilon_pld(RATE, found.noise_multiplier, 325, DELTA) <= 1.0  # type: ignore[attr-defined]
     assert bisect(tuple(11 + k / 20 for k in range(21))) == pytest.approx(1.147, abs=1e-3)
     assert bisect(PAPER_ORDERS) == pytest.approx(1.305, abs=1e-3)
+    paper = calibrate(1.0, 1e-5, 256 / 28_000, 5, 65, conversion="paper")
+    assert paper.noise_multiplier == pytest.approx(1.324, abs=1e-3)
+    assert paper.order in PAPER_ORDERS
 
 
 def test_a_counted_calibration_gives_the_filter_that_enforces_it(found: object) -> None:

@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from privacy.errors import PrivacyError
@@ -15,6 +18,7 @@ from privacy.metrics import (
     private_mean_loss,
     private_mean_loss_difference,
     private_metric,
+    private_sums,
 )
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
@@ -53,6 +57,36 @@ def test_one_value_moves_the_mean_by_the_bound_at_most(value: float) -> None:
     assert mean(null) == pytest.approx(np.clip(null, -0.5, 0.5).mean(), abs=1e-4)
     if not math.isfinite(value):
         assert mean(moved) == mean(null), "a value that is not finite is a null record"
+
+
+@settings(deadline=None)
+@given(
+    arrays(np.float64, (5, 3), elements=st.floats(allow_nan=True, allow_infinity=True, width=64)),
+    arrays(np.float64, 3, elements=st.floats(allow_nan=True, allow_infinity=True, width=64)),
+)
+def test_one_vector_moves_the_sums_by_the_norm_at_most(
+    company: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
+    changed: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+) -> None:
+    everyone = MechanismPlan(1.0, 0.5, 1.5, 1, 5)
+
+    def sums(record: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        values = np.vstack([company, record])
+        return private_sums(lambda rows: values[rows], 3, 6, everyone, Quiet.seeded(0))
+
+    grid = everyone.grid(3, 6)
+    allowed = 0.5 + math.sqrt(3) * grid.step / 2
+    null = sums(np.zeros(3))
+    assert np.linalg.norm(sums(changed) - null) <= allowed
+    assert np.linalg.norm(sums(changed)) <= 6 * allowed
+
+
+def test_vectors_within_the_norm_are_summed_exactly() -> None:
+    values = np.array([[0.25, -0.25], [0.0, 0.5], [0.5, 0.0]])
+    everyone = MechanismPlan(1.0, 0.625, 1.5, 1, 3)
+    assert private_sums(lambda rows: values[rows], 2, 3, everyone, Quiet.seeded(0)).tolist() == [0.75, 0.25]
+    with pytest.raises(PrivacyError, match="2 values"):
+        private_sums(lambda rows: values[rows, :1], 2, 3, everyone, Quiet.seeded(0))
 
 
 def test_the_divisor_is_public_and_the_noise_is_planned() -> None:

@@ -16,7 +16,7 @@ from privacy.release import ReleasePlan
 from server_app.config import RunConfig
 from server_app.observer import RunObserver
 from server_app.run_folder import RunFolder
-from tests.fcfl_strategy.made import ORDER, RECORDS, SIGMA, make_settings, make_state, make_terms
+from tests.fcfl_strategy.made import ORDER, RECORDS, SIGMA, cost, make_settings, make_state, make_terms, spent
 
 MADE = make_settings()
 PLAN = rounds.plan_training(MADE, make_state(MADE), RECORDS)
@@ -65,13 +65,13 @@ def test_the_state_and_the_ledger_agree_on_the_spend(folder: RunFolder) -> None:
             observer.announced(state.epoch, plan)
             state = rounds.abandon(state)
     (run,) = verify(folder.path / "ledger.jsonl").runs
-    assert run.rdp_spent == state.spent.spent
-    assert run.epsilon == state.spent.epsilon(1e-5)
+    assert run.rdp_spent == spent(state).spent
+    assert run.epsilon == spent(state).epsilon(1e-5)
 
 
 def test_what_does_not_fit_the_budget_is_not_charged(folder: RunFolder) -> None:
     """Full filters answer coin tails; the ledger stays one that verify accepts."""
-    price = rounds.cost(MADE, SIGMA)
+    price = cost(MADE, SIGMA)
     run = charged(folder, [(epoch, PLAN) for epoch in range(1, 40)])
     assert run.releases == int(MADE.terms.rdp_budget // price)
     assert run.epsilon <= 1.0

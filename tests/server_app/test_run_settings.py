@@ -45,7 +45,7 @@ def test_the_planned_contributions_cost_the_target_and_not_more(changes: dict[st
     state = rounds.first_state(settings, np.zeros(4, np.float32), {"a": 100, "b": 200})
     planned = [rounds.sigma(settings, replace(state, rounds=k)) for k in range(settings.rounds)]
     for noise in sorted(planned)[: settings.contributions]:
-        spent = spent.charge(rounds.cost(settings, noise))
+        spent = spent.charge(settings.terms.mechanism(noise, settings.terms.steps, 1).rdp(terms.order))
     assert spent.spent <= terms.rdp_budget
     epsilon = epsilon_at_order(terms.order, spent.spent, terms.delta)
     assert epsilon <= terms.epsilon
@@ -113,6 +113,13 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "dp.sampling-rate": 0.11,
         "dp.clip-norm": 1.3,
         "dp.contributions": 16,
+        "dp.accountant": "paper",
+        "dp.variance-scale": 0.26,
+        "local.backtracks": 7,
+        "local.loss-bound": 0.17,
+        "eval.epsilon": 0.77,
+        "eval.loss-bound": 0.0036,
+        "eval.every": 2,
         "dp.schedule": "divergence",
         "dp.sensitivity": 0.77,
         "dp.sigma-min": 0.51,
@@ -138,7 +145,6 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "participation.min-probability": 0.12,
         "participation.drift-penalty": 0.13,
         "secagg.colluders": 2,
-        "eval.metrics": False,
         "eval.final": False,
         "deadline.enrol": 181.0,
         "deadline.train": 601.0,
@@ -146,7 +152,7 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "deadline.poll": 0.21,
         "max-abandoned": 4,
     }
-    left = {"run-dir", "resume", "simulation-root", "model-seed", "dp.unit"}
+    left = {"run-dir", "resume", "simulation-root", "model-seed", "dp.unit", "dp.neighbour", "eval.metrics"}
     assert set(changes) | left == set(KEYS)
     text = repr(made(**changes))
     for name, value in changes.items():
