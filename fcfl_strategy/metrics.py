@@ -21,11 +21,12 @@ def split_metrics(sums: Sums, split: str) -> Metrics | None:
     if count == 0:
         return None
     known = round(total["count_optimal"]) == count
+    # Noised sums may leave the range of what they estimate.
     return {
         "count": count,
-        "mse": total["sse"] / count,
-        "mae": total["sae"] / count,
-        "directional_accuracy": total["hits"] / count,
-        "mse_zero": total["sse_zero"] / count,
+        "mse": max(total["sse"], 0.0) / count,
+        "mae": max(total["sae"], 0.0) / count,
+        "directional_accuracy": min(max(total["hits"] / count, 0.0), 1.0),
+        "mse_zero": max(total["sse_zero"], 0.0) / count,
         "mse_optimal": total["sse_optimal"] / count if known else None,
     }

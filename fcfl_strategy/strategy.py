@@ -277,6 +277,18 @@ class FcflStrategy(Strategy):
         return self._state.rounds
 
     @property
+    def further_budgets(self) -> Mapping[str, Mapping[str, float]]:
+        """Upper bounds on what a silo spent of the budgets beside training, by purpose."""
+        terms = self.settings.terms
+        return {
+            opened.run.removeprefix(f"{terms.run}."): {
+                "epsilon": self._state.spent[opened.run].epsilon(terms.delta),
+                "epsilon_target": opened.epsilon,
+            }
+            for opened in terms.openings("coordinator")[1:]
+        }
+
+    @property
     def threshold(self) -> int:
         """``t``: shares needed to unmask a sum."""
         return self._federation.run.threshold

@@ -236,7 +236,7 @@ def calibrate(
     return Calibration(
         noise_multiplier=noise,
         schedule=problem.schedule(noise),
-        order=order,
+        order=float(order),
         rdp_budget=order_budget(order, epsilon, delta, conversion),
         rdp_spent=spent,
         epsilon=epsilon_at_order(order, spent, delta, conversion),

@@ -43,7 +43,11 @@ def summary_table(run_dir: Path) -> Table:
         (
             "epsilon",
             f"{wording.bound(summary.epsilon)} of {wording.plain(summary.epsilon_target, 3)} "
-            f"({wording.used(summary.budget_fraction)} % of the Renyi budget)",
+            f"({wording.used(summary.budget_fraction)} % of the budget)",
+        ),
+        *(
+            (f"epsilon, {name}", f"{wording.bound(spent)} of {wording.plain(granted, 3)}")
+            for name, (spent, granted) in summary.further_budgets.items()
         ),
         ("delta", f"{summary.delta:g}"),
         ("rounds", str(summary.rounds)),

@@ -128,7 +128,11 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the coordinator says about the whole run. `epsilon` and `epsilon_target` may be infinite (no bound)."""
+    """What the coordinator says about the whole run.
+
+    `epsilon` and `epsilon_target` are those of training and may be infinite (no bound); `further_budgets` are the
+    epsilon spent and granted for other purposes, which add up to it.
+    """
 
     run_id: str
     outcome: str
@@ -141,6 +145,9 @@ class Summary:
     budget_fraction: float
     seeded: bool
     validation_protected: bool
+    adjacency: str
+    accountant: str
+    further_budgets: Mapping[str, tuple[float, float]]
     evaluation: Evaluation | None
     silos: int
     records_total: int
@@ -402,6 +409,7 @@ def _summary(value: _Object) -> Summary:
         both = value.child("evaluation")
         evaluation = Evaluation(validation=_metrics(both.child("validation")), test=_metrics(both.child("test")))
     software = value.child("software")
+    further = value.child("further_budgets")
     ledger = value.child("ledger")
     entries = ledger.integer("entries")
     head = "" if entries == 0 and ledger.text("head") == "" else ledger.hexadecimal("head")
@@ -427,6 +435,13 @@ def _summary(value: _Object) -> Summary:
         budget_fraction=value.share("budget_fraction"),
         seeded=value.flag("seeded"),
         validation_protected=value.flag("validation_protected"),
+        adjacency=value.text("adjacency"),
+        accountant=value.text("accountant"),
+        further_budgets={
+            name: (budget.epsilon("epsilon"), budget.epsilon("epsilon_target"))
+            for name in further.value
+            for budget in [further.child(name)]
+        },
         evaluation=evaluation,
         silos=silos,
         records_total=value.integer("records_total"),

@@ -279,23 +279,34 @@ def _split(name: str, metrics: Metrics, label: str, skill_known: bool) -> _Split
 def _facts(run: Run) -> list[_Fact]:
     summary = run.summary
     share = wording.used(summary.budget_fraction)
+    counted = summary.accountant == "pld"
+    further = [
+        _Fact(
+            f"Epsilon of the {name}",
+            f"{wording.bound(spent)} (granted {wording.plain(granted, 3)})",
+            "A budget of its own with the same delta; what is spent adds up.",
+        )
+        for name, (spent, granted) in summary.further_budgets.items()
+    ]
+    order = _Fact(
+        "Order α*", wording.general(summary.order, 6), "Fixed at calibration; no other order is tried afterwards."
+    )
     return [
         _Fact(
-            "Epsilon at α*",
+            "Epsilon" if counted else "Epsilon at α*",
             f"{wording.bound(summary.epsilon)} (target {wording.plain(summary.epsilon_target, 3)})",
             "Upper bound, rounded up, for a silo that contributed in every round. "
             "Each silo’s own ledger is the authority.",
         ),
+        *further,
         _Fact("Delta", wording.general(summary.delta)),
+        *([] if counted else [order]),
         _Fact(
-            "Order α*", wording.general(summary.order, 6), "Fixed at calibration; no other order is tried afterwards."
+            "Contributions used" if counted else "Rényi budget used",
+            f"{share}{wording.THIN}%",
+            meter=f"{100 * summary.budget_fraction:.2f}",
         ),
-        _Fact("Rényi budget used", f"{share}{wording.THIN}%", meter=f"{100 * summary.budget_fraction:.2f}"),
-        _Fact(
-            "Adjacency",
-            wording.ADJACENCY,
-            "What is hidden, up to epsilon and delta, is whether one supervised sample took part in training.",
-        ),
+        _Fact("Adjacency", summary.adjacency, wording.hidden(summary.adjacency)),
         _Fact(
             "Secure aggregation",
             f"on, threshold {wording.whole(summary.threshold)} of {wording.whole(summary.silos)} silos"

@@ -16,7 +16,6 @@ THIN = "\u202f"
 MINUS = "\u2212"
 SEEDED = "not private: seeded"
 UNPROTECTED_VALIDATION = "validation split not protected"
-ADJACENCY = "one (ticker, day) record replaced by a null record"
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NOTHING = 5e-5
@@ -111,6 +110,13 @@ def duration(span: timedelta) -> str:
         if seconds >= length:
             return f"{seconds // length}{THIN}{unit} {seconds % length // part}{THIN}{smaller}"
     return f"{seconds}{THIN}s"
+
+
+def hidden(adjacency: str) -> str:
+    """Say what differential privacy hides for an adjacency."""
+    if "record" in adjacency:
+        return "What is hidden, up to epsilon and delta, is whether one (ticker, day) sample took part in training."
+    return "What is hidden, up to epsilon and delta, is what one silo’s samples taught the model in training."
 
 
 def moment(value: datetime) -> str:

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from client_app import evaluation
-from client_app.evaluation import metric_sums
+from client_app.evaluation import metric_sums, noised_sums
+from data_prep.shards import Split
 from privacy.model import ClippedSum
-from privacy.release import MAX_EVALUATION_RECORDS, METRICS
+from privacy.plan import MechanismPlan
+from privacy.randomness import RandomStream
+from privacy.release import MAX_EVALUATION_RECORDS, METRIC_NORM, METRICS, noised_metric_scales
 
 SCALE = 0.02
 
@@ -107,3 +112,70 @@ def test_more_records_than_the_public_bound_are_refused() -> None:
     many = np.broadcast_to(np.float32(0), (MAX_EVALUATION_RECORDS + 1,))
     with pytest.raises(ValueError, match="public bound"):
         metric_sums(FirstColumn(), np.ones(1, np.float32), many[:, None], many, None, SCALE)
+
+
+# --- noised metrics -----------------------------------------------------------------------------------
+
+
+class Quiet(RandomStream):
+    """No noise; only the rounding to the grid is left."""
+
+    def rounded_normal(self, n: int, scale: float) -> np.ndarray:
+        return np.zeros(n)
+
+
+def noised(splits: dict[str, Split], bound: float, stream: RandomStream | None = None) -> dict[str, float]:
+    plan = MechanismPlan(1.0, METRIC_NORM, 5.0, 1, 1)
+    return noised_sums(
+        FirstColumn(), np.ones(1, np.float32), splits, SCALE, bound, plan, stream or Quiet.seeded(1, "metrics")
+    )
+
+
+def as_split(forecasts: np.ndarray, targets: np.ndarray) -> Split:
+    return Split(np.asarray(forecasts, dtype=np.float32)[:, None], np.asarray(targets, dtype=np.float32))
+
+
+def test_without_noise_and_within_the_bound_they_are_the_exact_sums() -> None:
+    found: dict[str, float] = {}
+    splits = {}
+    for name, rows in (("validation", 40), ("test", 17)):
+        forecasts, targets, _ = random_split(rows)
+        splits[name] = as_split(forecasts, targets)
+        found |= {f"{name}.{metric}": value for metric, value in sums(forecasts, targets).items()}
+    made = noised(splits, 1.0)
+    assert set(made) == set(found)
+    for name, value in found.items():
+        assert made[name] == pytest.approx(value, abs=2e-5), name
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    forecast=st.floats(width=32),
+    target=st.floats(width=32),
+    where=st.sampled_from(["validation", "test"]),
+    bound=st.floats(1e-6, 1.0),
+)
+def test_one_record_moves_all_noised_sums_by_the_norm_at_most(
+    forecast: float, target: float, where: str, bound: float
+) -> None:
+    """One release covers both splits because a record lies in one of them."""
+    base = {name: random_split(rows)[:2] for name, rows in (("validation", 6), ("test", 5))}
+    others = {name: as_split(*parts) for name, parts in base.items()}
+    with_it = dict(others)
+    parts = base[where]
+    with_it[where] = as_split(np.append(parts[0], np.float32(forecast)), np.append(parts[1], np.float32(target)))
+    scales = noised_metric_scales(bound)
+    before, after = noised(others, bound), noised(with_it, bound)
+    moved = [(after[f"{s}.{m}"] - before[f"{s}.{m}"]) / scale for s in base for m, scale in scales.items()]
+    assert np.linalg.norm(moved) <= METRIC_NORM * (1 + 1e-5)
+    assert [after[f"{s}.count"] - before[f"{s}.count"] for s in base] == [float(s == where) for s in base]
+
+
+def test_the_noise_of_every_sum_is_the_planned_one() -> None:
+    splits = {"validation": as_split(np.zeros(3), np.zeros(3)), "test": as_split(np.zeros(0), np.zeros(0))}
+    draws = [noised(splits, 0.25, RandomStream.seeded(seed, "metrics")) for seed in range(400)]
+    for metric, scale in noised_metric_scales(0.25).items():
+        for split in splits:
+            values = np.array([draw[f"{split}.{metric}"] for draw in draws])
+            assert values.std() == pytest.approx(5.0 * METRIC_NORM * scale, rel=0.15)
+    assert {draw["test.count"] for draw in draws} == {0.0}

@@ -67,11 +67,12 @@ class Sums:
         made = cls()
         contribution, aggregate = client_app.silo.contribution, secagg.coordinator.aggregate
 
-        def contributed(sample: Any, silo: str, announcement: Announcement, *args: Any, **more: Any) -> Any:
-            result = contribution(sample, silo, announcement, *args, **more)
-            made.encoded.setdefault(announcement.epoch, {})[silo] = result.encoded
+        def contributed(sample: Any, silo: str, asked: Any, *args: Any, **more: Any) -> Any:
+            result = contribution(sample, silo, asked, *args, **more)
+            epoch = asked.announcement.epoch
+            made.encoded.setdefault(epoch, {})[silo] = result.encoded
             if result.pending is not None:
-                made.spent.setdefault(silo, []).append(announcement.epoch)
+                made.spent.setdefault(silo, []).append(epoch)
             return result
 
         def aggregated(run: Any, announcement: Announcement, publics: Any, masked: Any, replies: Any) -> Any:

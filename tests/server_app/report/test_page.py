@@ -59,7 +59,7 @@ def test_the_page_says_what_happened(write_run: WriteRun) -> None:
         "0.944 (target 1.000)",
         "1 × 10⁻⁵",
         "89.2 %",
-        "one (ticker, day) record replaced by a null record",
+        "one record replaced by a null record with zero gradient",
         "validation split not protected",
         "Prices and tickers.",
         "543 210 records",
