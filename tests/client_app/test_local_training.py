@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.local_training import LocalUpdate, step_size, train_locally
+from client_app.silo_level_training import train_as_a_whole
 from privacy.mlp import Mlp
 from privacy.model import ClippedSum
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.release import ReleasePlan
+from privacy.silo_unit import SiloPlan
 from tests.client_app.terms import plan_of, terms_of
 
 P, RECORDS = 4, 30
@@ -228,3 +230,73 @@ def test_a_smaller_silo_or_more_noise_never_gives_a_longer_step() -> None:
 
 def test_without_a_drift_budget_the_step_is_the_planned_one() -> None:
     assert step_size(dataclasses.replace(SIZED, drift_budget=0.0), SIZED_MECHANISM, 1e12) == SIZED.step_size
+
+
+# --- backtracking -------------------------------------------------------------------------------------
+
+
+def backtracked(eta: float, looks: int, *, noise: float = 1e-9, seed: int = 0) -> tuple[LocalUpdate, LocalUpdate]:
+    """The same steps without and with looks at the loss."""
+    plan, mechanism = planned(steps=3, step_size=eta)
+    look = MechanismPlan(1.0, 1e6, noise, looks, RECORDS)
+    point, correction = np.zeros(P, np.float32), np.zeros(P, np.float32)
+    common = (Linear(), *data(), plan, mechanism, point, correction, eta)
+    free = train_locally(*common, RandomStream.seeded(seed, "mechanism"))
+    return free, train_locally(*common, RandomStream.seeded(seed, "mechanism"), look)
+
+
+def test_a_step_that_lowers_the_loss_enough_is_kept_whole() -> None:
+    free, looked = backtracked(0.05, 4)
+    np.testing.assert_array_equal(looked.delta, free.delta)
+    assert looked.noise_energy == free.noise_energy
+
+
+@pytest.mark.parametrize(("looks", "part"), [(1, 0.5), (3, 0.125)])
+def test_a_step_far_too_long_is_halved_once_a_look(looks: int, part: float) -> None:
+    free, looked = backtracked(4000.0, looks)
+    np.testing.assert_allclose(looked.delta, part * free.delta, rtol=1e-12)
+    assert looked.noise_energy == pytest.approx(part**2 * free.noise_energy)
+    assert looked.drift == pytest.approx(part**2 * free.drift)
+    assert looked.mean_gradient.tolist() == free.mean_gradient.tolist(), (
+        "the control follows the gradients as they were"
+    )
+
+
+def test_a_step_somewhat_too_long_is_halved_until_the_loss_falls() -> None:
+    features, targets = data()
+
+    def loss(weights: np.ndarray) -> float:
+        return float(np.mean((features @ weights - targets) ** 2) / 2)
+
+    free, looked = backtracked(40.0, 12)
+    assert loss(free.delta) > loss(np.zeros(P)) > loss(looked.delta)
+
+
+def test_noise_that_drowns_the_loss_decides_by_chance() -> None:
+    """The looks are as private as they claim to be: their answer is not the truth."""
+    lengths = {
+        float(np.linalg.norm(backtracked(0.05, 3, noise=10.0, seed=seed)[1].delta).round(6)) for seed in range(12)
+    }
+    assert len(lengths) > 1
+
+
+# --- the silo as unit ---------------------------------------------------------------------------------
+
+
+def test_a_whole_silo_sends_its_clipped_move_plus_noise() -> None:
+    plan, _ = planned(steps=6, step_size=0.3)
+    quiet = SiloPlan(0.5, 1e-9)
+    point = np.array([1.0, 0.0, -1.0, 0.5], np.float32)
+    move = train_as_a_whole(Linear(), *data(), plan, quiet, point, RandomStream.seeded(0, "a"))
+    assert np.linalg.norm(move) == pytest.approx(0.5, rel=1e-4), "clipped"
+    generous = SiloPlan(100.0, 1e-9)
+    unclipped = train_as_a_whole(Linear(), *data(), plan, generous, point, RandomStream.seeded(0, "a"))
+    free = trained(*planned(steps=6, step_size=0.3), point, np.zeros(P, np.float32), 0.3)
+    np.testing.assert_allclose(unclipped, free.delta, rtol=1e-3)
+    loud = np.array(
+        [
+            train_as_a_whole(Linear(), *data(), plan, SiloPlan(0.5, 4.0), point, RandomStream.seeded(seed, "a"))
+            for seed in range(300)
+        ]
+    )
+    assert loud.std(axis=0) == pytest.approx(np.full(P, 2.0), rel=0.15)
