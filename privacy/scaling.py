@@ -100,7 +100,8 @@ class FeatureScale:
             raise PrivacyError(f"features: expected rows of {len(self.mean)} values")
         rows = np.clip(np.asarray(features, dtype=np.float64), -self.bound, self.bound)
         rows = (rows - np.array(self.mean)) / np.array(self.scale)
-        return np.clip(rows, -self.limit, self.limit).astype(np.float32)
+        scaled: npt.NDArray[np.float32] = np.clip(rows, -self.limit, self.limit).astype(np.float32)
+        return scaled
 
 
 def largest_norm(dimensions: int) -> float:

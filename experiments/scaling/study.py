@@ -5,7 +5,7 @@ the question: Flower and the secure sum (the plain sum is the same number up to 
 sampling of silos. Noise is seeded: a simulation, not private.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -118,17 +118,18 @@ class Silo:
     @classmethod
     def of(cls, shard: Shard, factors: npt.NDArray[np.float32]) -> "Silo":
         """Read a shard; `factors` multiply the features (1: as prepared)."""
-        parts = [_mapped(part, part.features * factors) for part in (shard.train, shard.validation, shard.test)]
-        return cls(*parts, shard.target_scale)
+        made = cls(shard.train, shard.validation, shard.test, shard.target_scale)
+        return made._each(lambda features: features * factors)
 
     def scaled(self, scale: FeatureScale) -> "Silo":
         """Apply a scale to every split."""
-        parts = [_mapped(part, scale.apply(part.features)) for part in (self.train, self.validation, self.test)]
-        return Silo(*parts, self.target_scale)
+        return self._each(scale.apply)
 
+    def _each(self, change: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]) -> "Silo":
+        def changed(part: Split) -> Split:
+            return replace(part, features=change(part.features), targets=np.array(part.targets))
 
-def _mapped(part: Split, features: npt.NDArray[np.float32]) -> Split:
-    return replace(part, features=features, targets=np.array(part.targets))
+        return replace(self, train=changed(self.train), validation=changed(self.validation), test=changed(self.test))
 
 
 def private_scale(silos: Sequence[Silo], noise_multiplier: float, seed: int) -> FeatureScale:

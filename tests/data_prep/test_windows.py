@@ -50,6 +50,14 @@ def test_a_wild_bar_moves_no_sample_outside_its_windows(
     assert (np.abs(kept) <= np.array([feature.clip for feature in FEATURES], dtype=np.float32)).all()
 
 
+def test_a_bar_without_a_volume_moves_no_sample_outside_its_windows(make_bars: Callable[..., Bars]) -> None:
+    bars = make_bars(3)
+    before, after = computed(bars), computed(wild(bars, 200, 1.0, np.nan))
+    moved = np.flatnonzero((before != after)[MEMORY_ROWS - 1 :].any(axis=1)) + MEMORY_ROWS - 1
+    assert moved[0] == 200
+    assert moved[-1] < 200 + MEMORY_ROWS
+
+
 @pytest.mark.parametrize("first", [1e-300, 1e-6, 1e6, 1e300])
 def test_the_first_bar_of_a_stretch_is_no_scale_of_the_others(make_bars: Callable[..., Bars], first: float) -> None:
     bars = make_bars(4)

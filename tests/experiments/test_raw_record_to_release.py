@@ -1,4 +1,4 @@
-"""From one bar in a price file to what leaves the silo: through reading, features, scaling, clipping and the release."""
+"""From one bar in a price file to what leaves the silo: reading, features, scaling, clipping and the release."""
 
 from __future__ import annotations
 
