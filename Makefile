@@ -1,6 +1,7 @@
 # make demo   set everything up, train over 20 simulated silos, write a report
 # make test   set everything up, lint, type-check, test
 # make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
+# make scaling-study   public scaling of the features against private means and variances, in runs/scaling
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp audit clean
+.PHONY: demo test lint types unit bench-dp audit scaling-study clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -38,6 +39,9 @@ bench-dp: $(VENV)/.ready
 
 audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit
+
+scaling-study: $(VENV)/.ready
+	$(BIN)/python -m experiments.scaling --misfit
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

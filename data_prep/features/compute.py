@@ -123,13 +123,15 @@ def compute_features(aligned: Aligned, context: Context) -> NDArray[np.float32]:
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         columns = _own_features(bars.open[part], bars.high[part], bars.low[part], bars.close[part], bars.volume[part])
         for i in _OWN:
-            out[part, i] = _clip(columns[FEATURES[i].name], FEATURES[i].clip)
+            column = columns[FEATURES[i].name]
+            # Prices near the end of float64 overflow in squares and sums: such a value is neutral.
+            out[part, i] = _clip(np.where(np.isnan(column), 0.0, column), FEATURES[i].clip)
     out[np.ix_(~warm, _OWN)] = np.nan
     return out
 
 
 def _own_features(open_: Floats, high: Floats, low: Floats, close: Floats, volume: Floats) -> dict[str, Floats]:
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         stretch = Stretch.of(open_, high, low, close, volume)
         return price_features(stretch) | technical_features(stretch) | volume_features(stretch)
 

@@ -8,7 +8,16 @@ import numpy as np
 import talib
 
 from data_prep.bars import Floats
-from data_prep.features.rolling import divide, ema, lag, mean, root_mean_square, wilder
+from data_prep.features.rolling import (
+    correlation,
+    divide,
+    ema,
+    lag,
+    mean,
+    mean_deviation,
+    root_mean_square,
+    wilder,
+)
 
 __all__ = ["Stretch", "price_features", "technical_features", "volume_features"]
 
@@ -16,6 +25,8 @@ __all__ = ["Stretch", "price_features", "technical_features", "volume_features"]
 _VOLATILITY_FLOOR = 1e-4
 # A range below this fraction of the price is a flat price seen through rounding.
 _FLAT = 1e-9
+# A spread below this fraction of the price is rounding.
+_NOTHING = 1e-12
 _VOLUME_WINDOW = 60
 _VOLUME_MEMORY = 80
 
@@ -24,8 +35,8 @@ _VOLUME_MEMORY = 80
 class Stretch:
     """A gap-free stretch of bars of one instrument with what several features share.
 
-    Prices are divided by the first close, so that thresholds inside the technical analysis library, which are absolute,
-    see the same numbers for every currency and split history.
+    Prices stay in their currency, since dividing by the first close would let that bar into every later row; thresholds
+    are fractions of the day's close. Of the technical analysis library only functions without running sums are used.
     """
 
     open: Floats
@@ -40,7 +51,7 @@ class Stretch:
     @staticmethod
     def of(open_: Floats, high: Floats, low: Floats, close: Floats, volume: Floats) -> Stretch:
         """Build from raw prices and volumes, shape (n,) each; volume may be NaN."""
-        o, h, lo, c = (np.asarray(values / close[0]) for values in (open_, high, low, close))
+        o, h, lo, c = open_, high, low, close
         log_close = np.log(c)
         r = log_close - lag(log_close, 1)
         s = np.maximum(root_mean_square(r, 60), _VOLATILITY_FLOOR)
@@ -92,10 +103,18 @@ def technical_features(x: Stretch) -> dict[str, Floats]:
     plus = wilder(np.where((up > down) & (up > 0), up, 0.0)[1:], 14, 42)
     minus = wilder(np.where((down > up) & (down > 0), down, 0.0)[1:], 14, 42)
     plus, minus = np.r_[np.nan, plus], np.r_[np.nan, minus]
-    direction = np.where(np.isnan(plus), np.nan, divide(plus - minus, plus + minus, smallest=_FLAT))
+    direction = np.where(np.isnan(plus), np.nan, divide(plus - minus, plus + minus, smallest=_FLAT * c))
     adx = wilder(100.0 * np.abs(direction), 14, 42)
-    _, percent_d = talib.STOCHF(h, lo, c, 14, 3)
-    deviation = np.sqrt(np.maximum(np.asarray(talib.VAR(c, 20)), 0.0))
+    lowest = np.asarray(talib.MIN(lo, 14))
+    percent_d = mean(100.0 * divide(c - lowest, np.asarray(talib.MAX(h, 14)) - lowest, smallest=0.0), 3)
+    typical = (h + lo + c) / 3.0
+    cci = divide(typical - mean(typical, 20), 0.015 * mean_deviation(typical, 20, 1), smallest=_NOTHING * c)
+    pressure = c - np.minimum(lo, lag(c, 1))
+    ultimate = sum(
+        weight * divide(mean(pressure, days), mean(true_range, days), smallest=_NOTHING * c)
+        for weight, days in ((400.0 / 7.0, 7), (200.0 / 7.0, 14), (100.0 / 7.0, 28))
+    )
+    deviation = np.sqrt(mean_deviation(c, 20, 2))
     sma = mean(c, 20)
     flat = np.asarray(talib.MAX(h, 20)) - np.asarray(talib.MIN(lo, 20)) <= _FLAT * c
     features = {
@@ -106,12 +125,12 @@ def technical_features(x: Stretch) -> dict[str, Floats]:
         "adx_14": (adx - 23.0) / 9.0,
         "di_14": 3.0 * direction,
         "stochastic_14_3": (percent_d - 50.0) / 28.0,
-        "cci_20": talib.CCI(h, lo, c, 20) / 100.0,
+        "cci_20": cci / 100.0,
         "williams_42": (talib.WILLR(h, lo, c, 42) + 50.0) / 29.0,
-        "bollinger_b_20": divide(c - sma, 1.2 * deviation, smallest=_FLAT * 1e-3),
+        "bollinger_b_20": divide(c - sma, 1.2 * deviation, smallest=_NOTHING * c),
         "bollinger_width_20": 2.0 * np.log(deviation / (c * x.s) + 0.1) - 1.0,
         "aroon_25": talib.AROONOSC(h, lo, 25) / 60.0,
-        "ultimate_7_14_28": (talib.ULTOSC(h, lo, c, 7, 14, 28) - 50.0) / 11.0,
+        "ultimate_7_14_28": (ultimate - 50.0) / 11.0,
     }
     return {name: np.where(flat, 0.0, values) for name, values in features.items()}
 
@@ -146,6 +165,6 @@ def volume_features(x: Stretch) -> dict[str, Floats]:
         "mfi_14": 50.0 * balance / 17.0,
         "obv_20": 4.0 * divide(mean(sign * raw, 20), traded, smallest=0.0),
         "chaikin_20": 7.0 * divide(mean(x.location * raw, 20), traded, smallest=0.0),
-        "volume_correlation_20": 3.5 * (np.asarray(talib.CORREL(moves * 100.0, v_known, 20)) - 0.35),
+        "volume_correlation_20": 3.5 * (correlation(moves * 100.0, v_known, 20) - 0.35),
     }
     return {name: np.where(neutral, 0.0, values) for name, values in features.items()}

@@ -1,16 +1,24 @@
 """Rolling statistics of one gap-free series. Each looks back a fixed number of rows and never forward.
 
-Rows without a full window are NaN. Inputs must be finite.
+Rows without a full window are NaN. Inputs must be finite, or NaN at the start.
+
+Nothing is kept from row to row: a running sum, as libraries use it, carries the rounding of its largest value to all
+later rows, and one wild bar would move every sample after it. Here a row is a function of its own window to the last
+bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-import talib
 
 from data_prep.bars import Floats
 
-__all__ = ["divide", "ema", "lag", "mean", "root_mean_square", "smooth", "wilder"]
+__all__ = ["correlation", "divide", "ema", "lag", "mean", "mean_deviation", "root_mean_square", "smooth", "wilder"]
+
+# A product of standard deviations below this is rounding.
+_CONSTANT = 1e-9
 
 
 def lag(x: Floats, days: int) -> Floats:
@@ -45,20 +53,42 @@ def wilder(x: Floats, period: int, taps: int) -> Floats:
     return smooth(x, _decay(1.0 - 1.0 / period, taps))
 
 
+def _window_sum(rows: int, days: int, term: Callable[[slice], Floats]) -> Floats:
+    """Sum `term` over the last `days` rows, oldest first; `term` gets the slice of the rows that are k days old."""
+    out = np.full(rows, np.nan)
+    if rows >= days:
+        total = np.zeros(rows - days + 1)
+        for first in range(days):
+            total += term(slice(first, first + len(total)))
+        out[days - 1 :] = total
+    return out
+
+
 def mean(x: Floats, days: int) -> Floats:
     """Return the mean of the last `days` rows; leading NaNs stay NaN."""
-    return np.asarray(talib.SMA(x, days))
+    return _window_sum(len(x), days, lambda rows: x[rows]) / days
 
 
 def root_mean_square(x: Floats, days: int) -> Floats:
-    """Return the root of the mean square of the last `days` rows.
-
-    The maximum with zero removes the rounding of a running sum.
-    """
-    return np.sqrt(np.maximum(mean(x * x, days), 0.0))
+    """Return the root of the mean square of the last `days` rows."""
+    return np.sqrt(mean(x * x, days))
 
 
-def divide(numerator: Floats, denominator: Floats, *, smallest: float) -> Floats:
+def mean_deviation(x: Floats, days: int, power: int) -> Floats:
+    """Return the mean of |x - mean|^power over the last `days` rows: 2 is the variance, 1 the mean deviation."""
+    centre = mean(x, days)[days - 1 :]
+    return _window_sum(len(x), days, lambda rows: np.abs(x[rows] - centre) ** power) / days
+
+
+def correlation(x: Floats, y: Floats, days: int) -> Floats:
+    """Return the correlation of the last `days` rows, 0 where one of the two does not vary."""
+    mean_x, mean_y = mean(x, days)[days - 1 :], mean(y, days)[days - 1 :]
+    both = _window_sum(len(x), days, lambda rows: (x[rows] - mean_x) * (y[rows] - mean_y))
+    spread = mean_deviation(x, days, 2) * mean_deviation(y, days, 2)
+    return divide(both / days, np.sqrt(spread), smallest=_CONSTANT)
+
+
+def divide(numerator: Floats, denominator: Floats, *, smallest: Floats | float) -> Floats:
     """Return numerator / denominator, and 0, the neutral value, where the denominator is not above `smallest`."""
     usable = denominator > smallest
     return np.where(usable, numerator / np.where(usable, denominator, 1.0), 0.0)
