@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from client_app.drift_control import Control, Pending, change
 from client_app.participation import probability, score
-from data_prep.shards import Shard
+from data_prep.shards import Shard, Split
 from privacy.metrics import BACKTRACKING, EVALUATION
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
-from privacy.release import Charge, ReleasePlan
+from privacy.release import FEATURE_BOUND, Charge, ReleasePlan
+from privacy.scaling import FeatureScale, ScaledRows, private_moments
 from privacy.silo_unit import SiloPlan
 from privacy.terms import RunTerms
 from secagg.messages import Announcement
@@ -59,13 +60,16 @@ class Contribution:
     ----------
     encoded : EncodedVector
     pending : Pending or None
-        Control change that waits for the epoch's outcome; None with coin tails, when nothing private is released.
+        Control change that waits for the epoch's outcome; None with coin tails, and where nothing is trained.
+    released : bool
+        Whether the charges of the training budget are due.
     diagnostics : str
         For the silo's own log: it depends on data and never leaves the silo.
     """
 
     encoded: EncodedVector
     pending: Pending | None
+    released: bool
     diagnostics: str
 
 
@@ -89,6 +93,8 @@ class Question:
         What the epoch costs if the silo releases.
     point, control_mean : ndarray of float32, shape (p,)
         ``y`` and ``c``.
+    scale : FeatureScale or None
+        Scale of the features, where the run has one (errata E27).
     """
 
     announcement: Announcement
@@ -97,10 +103,18 @@ class Question:
     charges: tuple[Charge, ...]
     point: NDArray[np.float32]
     control_mean: NDArray[np.float32]
+    scale: FeatureScale | None = None
+
+    def split(self, split: Split) -> Split:
+        """Return a split with the features of this run."""
+        if self.scale is None:
+            return split
+        # Scaled as rows are read: a memory-mapped split stays on disk.
+        return replace(split, features=ScaledRows(split.features, self.scale))  # type: ignore[arg-type]
 
     @property
     def training(self) -> tuple[Charge, ...]:
-        """Charges that are due with coin heads only."""
+        """Charges of the training budget, in a training epoch due with coin heads only."""
         return tuple(charge for charge in self.charges if charge.run == self.terms.run)
 
     @property
@@ -142,6 +156,10 @@ def contribution(
         if heads and may_train:
             train = _train if terms.unit == "record" else _train_as_a_whole
             pending, diagnostics = train(sample, silo, asked, control, chance, values)
+    if plan.purpose == "scale":
+        diagnostics = "sat out: the budget is used up"
+        if may_train:
+            diagnostics = _sum_moments(sample, silo, asked, values)
     rounding = randomness(terms, silo, epoch, "rounding")
     encoded = encode(layout, {name: _finite(value) for name, value in values.items()}, rounding.uniform)
     if pending is not None and "control" in values:
@@ -151,7 +169,18 @@ def contribution(
         pending = replace(pending, change=sent)
     if saturated := {name: count for name, count in encoded.saturated.items() if count}:
         diagnostics += f", saturated {saturated}"
-    return Contribution(encoded, pending, diagnostics)
+    released = may_train and (pending is not None or plan.purpose == "scale")
+    return Contribution(encoded, pending, released, diagnostics)
+
+
+def _sum_moments(sample: Sample, silo: str, asked: Question, values: Mapping[str, NDArray[np.float64]]) -> str:
+    """Fill in the noised moments of the features (errata E27)."""
+    mechanism = asked.training[0].mechanism
+    stream = randomness(asked.terms, silo, asked.announcement.epoch, "scaling")
+    values["moments"][:] = private_moments(sample.shard.train.features, mechanism, stream, FEATURE_BOUND)
+    values["records"][0] = sample.records
+    values["contributors"][0] = 1.0
+    return "contributed the moments of its features"
 
 
 def _train(
@@ -167,12 +196,12 @@ def _train(
     from client_app.local_training import step_size, train_locally
 
     plan, terms = asked.plan, asked.terms
-    mechanism = asked.training[0].mechanism
+    mechanism, data = asked.training[0].mechanism, asked.split(sample.shard.train)
     correction = plan.control_gain * (asked.control_mean - control.weighted / sample.records)
     update = train_locally(
         _model(terms),
-        sample.shard.train.features,
-        sample.shard.train.targets,
+        data.features,
+        data.targets,
         plan,
         mechanism,
         asked.point,
@@ -210,11 +239,11 @@ def _train_as_a_whole(
     """Release one clipped and noised update of the whole silo, with weight 1 (errata E6); ``control`` has no part."""
     from client_app.silo_level_training import train_as_a_whole
 
-    plan, terms = asked.plan, asked.terms
+    plan, terms, data = asked.plan, asked.terms, asked.split(sample.shard.train)
     values["update"][:] = train_as_a_whole(
         _model(terms),
-        sample.shard.train.features,
-        sample.shard.train.targets,
+        data.features,
+        data.targets,
         plan,
         SiloPlan.of(terms.clip_norm, plan.noise_multiplier, terms.adjacency),
         asked.point,
@@ -241,7 +270,7 @@ def _metrics(sample: Sample, silo: str, asked: Question) -> dict[str, float]:
     from client_app.evaluation import metric_sums, noised_sums
 
     terms, model, shard = asked.terms, _model(asked.terms), sample.shard
-    splits = {name: getattr(shard, name) for name in asked.plan.splits}
+    splits = {name: asked.split(getattr(shard, name)) for name in asked.plan.splits}
     mechanism = asked.mechanism(EVALUATION)
     if mechanism is not None:
         stream = randomness(terms, silo, asked.announcement.epoch, "metrics")

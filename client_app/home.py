@@ -49,8 +49,7 @@ class Reply:
     request : bytes
         The request itself, where a later stage needs it; stays at the silo.
     pending : Pending or None
-        Control change that waits for the epoch's outcome; stays at the silo. The reply holds a private
-        release exactly if there is one.
+        Control change that waits for the epoch's outcome; stays at the silo.
     lines : tuple of Release or Abstention
         The ledger entries that go with the reply; stay at the silo.
     """

@@ -195,6 +195,10 @@ def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: 
     _decline_unless(
         (enrolled >= policy.min_enrolment, f"{enrolled} silos enrolled, the policy wants {policy.min_enrolment}"),
         (plan.terms_hash == terms.hash(), "the plan belongs to other terms than this silo agreed to"),
+        (
+            terms.scaling_noise > 0 or (plan.purpose != "scale" and not plan.scale_hash),
+            "the features of this run keep their public scale",
+        ),
         (terms.metrics or not plan.splits, "the plan sums metrics, the terms do not"),
         (
             plan.parameters == Mlp(terms.features, terms.hidden).size,

@@ -21,7 +21,9 @@ from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
 from client_app.policy import check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
-from privacy.release import ReleasePlan
+from privacy.errors import PrivacyError
+from privacy.release import FEATURE_BOUND, ReleasePlan
+from privacy.scaling import FeatureScale
 from privacy.terms import RunTerms
 from secagg import silo as protocol
 from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
@@ -142,6 +144,7 @@ class Silo:
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
+            scale = _scale(arrays, plan, terms)
             if not folder.has_control() and book.spent(terms):
                 raise SiloError(
                     "control.npz is lost; this silo cannot go on in this run without a reset of all controls"
@@ -149,7 +152,7 @@ class Silo:
             self._settle(folder, book, terms, announcement.outcomes, epoch, plan.parameters)
 
             question = Question(
-                announcement, plan, terms, plan.charges(terms, self.sample.records), point, control_mean
+                announcement, plan, terms, plan.charges(terms, self.sample.records), point, control_mean, scale
             )
             may_train, may_measure = book.admits(question.training), book.admits(question.others)
             training = question.training if may_train else ()
@@ -168,7 +171,7 @@ class Silo:
                 book.enter(book.lines(terms, epoch, question.charges, training + measured))
                 raise
             bundle = self._bundle(run, folder, epoch + 1)
-            released = measured if vector.pending is None else training + measured
+            released = training + measured if vector.released else measured
             lines = book.lines(terms, epoch, question.charges, released)
             masked = protocol.mask_input(
                 run,
@@ -279,6 +282,17 @@ def _check_layout(announcement: Announcement, plan: ReleasePlan, terms: RunTerms
     bounds = ((b.name, b.length, b.bits, b.bound) for b in plan.bounds(terms))
     if announcement.layout != layout_for(bounds, len(run.roster.entries)):
         raise Declined("the announced ring layout is not the one the plan's bounds give")
+
+
+def _scale(arrays: Mapping[str, NDArray[np.generic]], plan: ReleasePlan, terms: RunTerms) -> FeatureScale | None:
+    """Return the announced scale of the features, a public number like the point."""
+    if not plan.scale_hash:
+        return None
+    values = _received(arrays, "scale", 2 * terms.features, plan.scale_hash).astype(float).tolist()
+    try:
+        return FeatureScale(tuple(values[: terms.features]), tuple(values[terms.features :]), FEATURE_BOUND)
+    except PrivacyError as error:
+        raise Declined(f"scale: {error}") from None
 
 
 def _received(arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes) -> NDArray[np.float32]:

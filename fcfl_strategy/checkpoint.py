@@ -15,6 +15,8 @@ from fcfl_strategy.rounds import RunState
 from fcfl_strategy.server_update import ServerState
 from privacy.count_filter import Budget, CountFilter
 from privacy.filter import RenyiFilter
+from privacy.release import FEATURE_BOUND
+from privacy.scaling import FeatureScale
 from secagg.messages import EpochOutcome
 
 SCHEMA = 2
@@ -41,6 +43,7 @@ def dump(state: RunState) -> bytes:
         "empty": state.empty,
         "ledger_heads": {silo: head.hex() for silo, head in state.ledger_heads.items()},
         "evaluated": state.evaluated,
+        "scale": None if state.scale is None else [x.hex() for x in (*state.scale.mean, *state.scale.scale)],
     }
     buffer = io.BytesIO()
     np.savez(
@@ -63,6 +66,13 @@ def _exact(fields: Mapping[str, float]) -> dict[str, int | str]:
 def _budget(kind: str, fields: Mapping[str, int | str]) -> Budget:
     values = {name: float.fromhex(value) if isinstance(value, str) else value for name, value in fields.items()}
     return _BUDGETS[kind](**values)  # type: ignore[arg-type]
+
+
+def _scale(stored: list[str] | None) -> FeatureScale | None:
+    if stored is None:
+        return None
+    values, half = tuple(float.fromhex(text) for text in stored), len(stored) // 2
+    return FeatureScale(values[:half], values[half:], FEATURE_BOUND)
 
 
 def load(data: bytes) -> RunState:
@@ -106,4 +116,5 @@ def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> Ru
         empty=scalars["empty"],
         ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},
         evaluated=scalars["evaluated"],
+        scale=_scale(scalars["scale"]),
     )

@@ -17,7 +17,8 @@ from fcfl_strategy.server_update import ServerState
 from fcfl_strategy.settings import Settings
 from privacy.count_filter import Budget
 from privacy.errors import BudgetExceeded
-from privacy.release import Charge, ReleasePlan
+from privacy.release import FEATURE_BOUND, Charge, ReleasePlan
+from privacy.scaling import FeatureScale, feature_scale, sums_stddev
 from secagg.messages import EpochOutcome
 
 Sums = Mapping[str, NDArray[np.float64]]
@@ -50,6 +51,8 @@ class RunState:
         Highest ledger head each silo has shown: 8 bytes of count, 32 of hash.
     evaluated : bool
         Whether the final evaluation is done.
+    scale : FeatureScale or None
+        Scale of the features, once silos released their moments (errata E27); None where the public one stays.
     """
 
     server: ServerState
@@ -64,6 +67,7 @@ class RunState:
     empty: int
     ledger_heads: Mapping[str, bytes]
     evaluated: bool = False
+    scale: FeatureScale | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         splits=("validation",) if terms.metrics and (state.rounds + 1) % settings.evaluate_every == 0 else (),
         point_hash=digest(point),
         control_hash=digest(control),
+        scale_hash=b"" if state.scale is None else digest(scale_array(state.scale)),
         terms_hash=terms.hash(),
     )
 
@@ -153,6 +158,35 @@ def plan_evaluation(settings: Settings, state: RunState, records: Mapping[str, i
         splits=("validation", "test"),
         point_hash=digest(served),
     )
+
+
+def unscaled(settings: Settings, state: RunState) -> bool:
+    """Whether the run still has to ask for the moments of the features."""
+    return settings.terms.scaling_noise > 0 and state.scale is None
+
+
+def plan_scaling(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
+    """Plan the epoch that sums the moments of the features, before the first round."""
+    return replace(plan_training(settings, state, records), purpose="scale", splits=())
+
+
+def scale_array(scale: FeatureScale) -> NDArray[np.float32]:
+    """Means, then scales, as they are sent."""
+    return np.array([*scale.mean, *scale.scale], dtype=np.float32)
+
+
+def absorb_moments(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -> RunState:
+    """Fix the scale of the features for the rest of the run; where no silo had budget left it is the public one."""
+    terms, contributors = settings.terms, round(float(sums["contributors"][0]))
+    if contributors == 0:
+        return replace(state, scale=FeatureScale.public(terms.features, FEATURE_BOUND))
+    (charge,) = plan.charges(terms, 1)
+    noise = sums_stddev(charge.mechanism, terms.features, plan.max_records) * math.sqrt(contributors)
+    found = feature_scale(sums["moments"], max(round(float(sums["records"][0])), 1), noise, FEATURE_BOUND)
+    # What is kept is what is sent, so that a resumed run goes on with the very numbers.
+    kept = scale_array(found).astype(float).tolist()
+    mean, scale = tuple(kept[: terms.features]), tuple(kept[terms.features :])
+    return replace(state, scale=replace(found, mean=mean, scale=scale))
 
 
 def broadcast(

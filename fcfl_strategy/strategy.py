@@ -123,6 +123,8 @@ class FcflStrategy(Strategy):
             # The run gave up and somebody resumes it: it gets as many tries again.
             self._state = replace(self._state, abandoned=0)
         result = Result()
+        while rounds.unscaled(self.settings, self._state) and not self._done():
+            self._run_epoch("scale")
         while not self._done():
             metrics = self._run_epoch("train")
             if metrics is not None:
@@ -153,8 +155,10 @@ class FcflStrategy(Strategy):
         """Announce, sum and absorb one epoch; None if it was abandoned."""
         began = time.monotonic()
         waits, settled = self.settings.deadlines, self._state
-        training = purpose == "train"
-        configure = self.configure_train if training else self.configure_evaluate
+        training, done = purpose == "train", False
+        configure = {"scale": self.configure_scaling, "train": self.configure_train}.get(
+            purpose, self.configure_evaluate
+        )
         self._open, metrics = None, None
         try:
             self._collect_bundles(settled.epoch + 1)
@@ -164,13 +168,16 @@ class FcflStrategy(Strategy):
             self._mailbox.wait(self._mailbox.send(messages, opened.secure.receive_masked), waits.train)
             if training:
                 _, metrics = self.aggregate_train(settled.rounds + 1, ())
+            elif purpose == "scale":
+                self.aggregate_scaling()
             else:
                 metrics = self.aggregate_evaluate(settled.rounds + 1, ())
+            done = True
         except (SecAggError, SumError) as error:
             logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
             self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1))
-        status = "abandoned" if metrics is None else "completed"
-        if training and metrics is not None and self._opened.facts.contributors == 0:
+        status = "completed" if done else "abandoned"
+        if training and done and self._opened.facts.contributors == 0:
             status = "empty"
         self.observer.finished(self._row(purpose, status, time.monotonic() - began))
         self.journal.put(CHECKPOINT, checkpoint.dump(self._state))
@@ -221,6 +228,13 @@ class FcflStrategy(Strategy):
         _, control = rounds.broadcast(self.settings, self._state, self.records)
         return self._announce(plan, self._state.server.weights.astype(np.float32), control)
 
+    def configure_scaling(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Announce the epoch that sums the moments of the features."""
+        point, control = rounds.broadcast(self.settings, self._state, self.records)
+        return self._announce(rounds.plan_scaling(self.settings, self._state, self.records), point, control)
+
     def _announce(
         self, plan: ReleasePlan, point: np.ndarray[Any, Any], control: np.ndarray[Any, Any]
     ) -> Iterable[Message]:
@@ -232,7 +246,10 @@ class FcflStrategy(Strategy):
         )
         self._open = OpenEpoch(secure, ReleasePlan.from_bytes(secure.announcement.context))
         self._state = rounds.announced(self.settings, state, self._open.plan)
-        arrays = array_record({"point": point, "control": control})
+        sent = {"point": point, "control": control}
+        if self._state.scale is not None:
+            sent["scale"] = rounds.scale_array(self._state.scale)
+        arrays = array_record(sent)
         return secure.mask_requests(arrays, self.settings.deadlines.train)
 
     def aggregate_train(
@@ -245,6 +262,12 @@ class FcflStrategy(Strategy):
         metrics = split_metrics(sums, "validation")
         self._open = replace(opened, facts=facts, splits={"validation": metrics})
         return self._weights(), _metric_record(metrics)
+
+    def aggregate_scaling(self) -> None:
+        """Unmask the moments of the features and fix their scale."""
+        opened, sums = self._opened, self._unmask()
+        state = rounds.complete(self._state, opened.secure.heads())
+        self._state = rounds.absorb_moments(self.settings, state, opened.plan, sums)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Unmask the metrics of the served model."""
@@ -287,6 +310,12 @@ class FcflStrategy(Strategy):
             }
             for opened in terms.openings("coordinator")[1:]
         }
+
+    @property
+    def feature_scale(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """Mean and scale of the features that the model was trained on, if they are not the public ones."""
+        found = self._state.scale
+        return {} if found is None else {"feature_mean": np.array(found.mean), "feature_scale": np.array(found.scale)}
 
     @property
     def threshold(self) -> int:

@@ -91,6 +91,7 @@ class _Problem:
     sigma_min: float
     sigma_max: float
     conversion: Conversion
+    reserved: float = 0.0
 
     def schedule(self, noise: float) -> tuple[float, ...]:
         return tuple(min(max(noise * factor, self.sigma_min), self.sigma_max) for factor in self.shape)
@@ -108,10 +109,12 @@ class _Problem:
         return epsilon_at_order(order, self.spend(noise, order), self.delta, self.conversion)
 
     def rank(self, noise: float, order: float) -> float:
-        return self.spend(noise, order) + conversion_overhead(order, self.delta, self.conversion)
+        spent = self.spend(noise, order) / (1.0 - self.reserved)
+        return spent + conversion_overhead(order, self.delta, self.conversion)
 
     def fits(self, noise: float, order: float) -> bool:
-        return self.spend(noise, order) <= order_budget(order, self.epsilon, self.delta, self.conversion)
+        budget = order_budget(order, self.epsilon, self.delta, self.conversion)
+        return self.spend(noise, order) <= (1.0 - self.reserved) * budget
 
 
 def _cheapest_order(orders: Sequence[float], cost: Callable[[float], float]) -> float:
@@ -151,6 +154,7 @@ def calibrate(
     sigma_max: float = 1000.0,
     conversion: Conversion = "improved",
     accountant: Accountant = "rdp",
+    reserved: float = 0.0,
 ) -> Calibration:
     """Return the smallest noise that keeps a stated number of contributions within the budget.
 
@@ -180,6 +184,8 @@ def calibrate(
         Theorem of the conversion; "paper" also takes the paper's orders {2, 4, ..., 128} (eq. 26).
     accountant : {"rdp", "pld"}
         Renyi filter, or counted contributions priced by the privacy loss distribution (constant noise only).
+    reserved : float
+        Share of the Renyi budget, in [0, 1), to leave for other releases of the run.
 
     Returns
     -------
@@ -198,6 +204,7 @@ def calibrate(
     whole("contributions", contributions, 1)
     real("sigma_min", sigma_min, 0.0, low_open=True)
     real("sigma_max", sigma_max, sigma_min)
+    real("reserved", reserved, 0.0, 1.0, high_open=True)
     factors = (
         (1.0,) * contributions
         if shape is None
@@ -210,6 +217,8 @@ def calibrate(
     if accountant not in get_args(Accountant):
         raise PrivacyError(f'accountant = {accountant!r}: expected "rdp" or "pld"')
     if accountant == "pld":
+        if reserved > 0:
+            raise PrivacyError('reserved: a counted budget has room for its contributions only; use accountant = "rdp"')
         if len(set(factors)) > 1:
             raise PrivacyError(
                 'shape varies while accountant = "pld": which rounds a silo contributes to depends on outputs, so each '
@@ -218,7 +227,9 @@ def calibrate(
         if conversion != "improved":
             raise PrivacyError('conversion: a privacy loss distribution needs none; leave it or use accountant = "rdp"')
         return _counted(epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max)
-    problem = _Problem(epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max, conversion)
+    problem = _Problem(
+        epsilon, delta, sampling_rate, steps, contributions, factors, sigma_min, sigma_max, conversion, reserved
+    )
 
     low, high = sigma_min / max(factors), sigma_max / min(factors)
     orders = _candidates(conversion)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from privacy.metrics import BACKTRACKING, EVALUATION
 from privacy.plan import MechanismPlan
 from privacy.records import TRAINING
+from privacy.scaling import SCALING
 from privacy.terms import RunTerms
 from privacy.wire import Wire, require
 
@@ -26,6 +27,12 @@ TAIL = 12.0
 METRICS = ("count", "sse", "sae", "hits", "sse_zero", "count_optimal", "sse_optimal")
 """Sums over the records of a split: number, squared and absolute error of the model, directional hits,
 squared error of the zero forecast, and, where the data know it, of the optimal forecast."""
+
+FEATURE_BOUND = 3.0
+"""Public range of a feature in a scaling release: features beyond it are clipped."""
+
+SCALING_NORM = 4.0
+"""Largest norm of a record's scaled features and their squares in a scaling release; longer ones are clipped."""
 
 METRIC_NORM = 2.0
 """Largest norm of a record's noised metrics: four values in [0, 1]."""
@@ -90,7 +97,7 @@ class ReleasePlan(Wire):
     Attributes
     ----------
     purpose : str
-        ``train`` or ``evaluate``.
+        ``scale``, ``train`` or ``evaluate``.
     round : int
         Optimisation step ``k``, counted from 1.
     parameters : int
@@ -111,8 +118,9 @@ class ReleasePlan(Wire):
         Public bounds on the enrolled ``N_i``, rounded outwards to powers of two.
     splits : tuple of str
         Splits whose metrics are summed in this epoch.
-    point_hash, control_hash : bytes
-        SHA-256 of the broadcast ``y`` and ``c`` (little-endian float32).
+    point_hash, control_hash, scale_hash : bytes
+        SHA-256 of the broadcast ``y``, ``c`` and feature scale (little-endian float32); the last is empty while
+        features keep their public scale.
     terms_hash : bytes
         `RunTerms.hash` of the run, and with it the hash of the configuration.
     """
@@ -139,12 +147,13 @@ class ReleasePlan(Wire):
     splits: tuple[str, ...]
     point_hash: bytes
     control_hash: bytes
+    scale_hash: bytes
     terms_hash: bytes
 
     def __post_init__(self) -> None:
         require(
             self.label,
-            purpose=self.purpose in ("train", "evaluate"),
+            purpose=self.purpose in ("scale", "train", "evaluate"),
             round=self.round >= 0,
             parameters=0 < self.parameters <= 2**31,
             sampling_rate=0 < self.sampling_rate <= 1,
@@ -165,6 +174,7 @@ class ReleasePlan(Wire):
             splits=set(self.splits) <= {"validation", "test"} and len(set(self.splits)) == len(self.splits),
             point_hash=len(self.point_hash) == 32,
             control_hash=len(self.control_hash) == 32,
+            scale_hash=len(self.scale_hash) in (0, 32),
             terms_hash=len(self.terms_hash) == 32,
         )
 
@@ -190,6 +200,9 @@ class ReleasePlan(Wire):
                     self.sampling_rate, terms.loss_bound, self.noise_multiplier, terms.backtracks, records
                 )
                 found.append(Charge(terms.run, BACKTRACKING, looks))
+        if self.purpose == "scale":
+            once = MechanismPlan(1.0, SCALING_NORM, terms.scaling_noise, 1, 1)
+            found.append(Charge(terms.run, SCALING, once))
         if self.splits and terms.evaluation is not None:
             once = MechanismPlan(1.0, METRIC_NORM, terms.evaluation.noise_multiplier, 1, 1)
             found.append(Charge(terms.evaluation_run, EVALUATION, once))
@@ -204,7 +217,14 @@ class ReleasePlan(Wire):
         is twice its mean. With the silo as unit only the clipped and noised update and its count leave (errata E6).
         """
         found = []
-        if self.purpose == "train" and terms.unit == "silo":
+        if self.purpose == "scale":
+            largest = self.max_records + TAIL * terms.scaling_noise * SCALING_NORM
+            found += [
+                Bound("moments", 2 * terms.features, 64, largest),
+                Bound("records", 1, 64, float(self.max_records)),
+                Bound("contributors", 1, 64, 1.0),
+            ]
+        elif self.purpose == "train" and terms.unit == "silo":
             largest = self.clip_norm + TAIL * self.noise_multiplier * terms.update_sensitivity
             found += [Bound("update", self.parameters, 32, largest), Bound("contributors", 1, 64, 1.0)]
         elif self.purpose == "train":

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from privacy.checks import real, whole
 from privacy.errors import PrivacyError
+from privacy.metrics import private_sums
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 
@@ -25,7 +26,6 @@ FLOOR = 0.1
 LIMIT = 4.0
 """Public range of a scaled feature, in deviations."""
 
-_CHUNK = 4096
 _DOWN = 1.0 - 1e-12  # above the float64 rounding of a scaled row
 _CLEAR = 2.0  # deviations of its noise that a variance must reach
 
@@ -104,6 +104,29 @@ class FeatureScale:
         return scaled
 
 
+@dataclass(frozen=True, slots=True)
+class ScaledRows:
+    """Features of a silo that are scaled row by row as they are read, so that memory-mapped ones stay on disk.
+
+    Guarantee, adjacency and assumptions: those of `FeatureScale`.
+
+    Attributes
+    ----------
+    rows : ndarray
+        Shape (n, d); may be memory-mapped.
+    scale : FeatureScale
+    """
+
+    rows: npt.NDArray[Any]
+    scale: FeatureScale
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, chosen: Any) -> npt.NDArray[np.float32]:
+        return self.scale.apply(self.rows[chosen])
+
+
 def largest_norm(dimensions: int) -> float:
     """Return sqrt(2 d), the norm of (u, u^2) for u at a corner of [-1, 1]^d: with this C nothing is ever clipped.
 
@@ -146,7 +169,7 @@ def contributions(features: npt.NDArray[Any], bound: float, clip_norm: float) ->
     return both
 
 
-def private_sums(
+def private_moments(
     features: npt.NDArray[Any], plan: MechanismPlan, stream: RandomStream, bound: float
 ) -> npt.NDArray[np.float64]:
     """Release the sums of u and u^2 over a silo's records, u = x / R: (sum over a Poisson sample + noise) / q.
@@ -154,8 +177,8 @@ def private_sums(
     Guarantee: one release accounted by `plan.event()`, for the adjacency "one record replaced by a null record",
     which adds nothing to the sum: its sensitivity is C (2 C if a record is replaced by another). Assumptions:
     `plan.clip_norm` and `bound` are public; features are functions of the record and public numbers; charged under the
-    purpose `SCALING` before the result leaves; `stream` is not seeded. Mironov, Talwar and Zhang 2019; floating point
-    as in `Grid`: each record is rounded to the grid by itself, so no record touches another's rounding.
+    purpose `SCALING` before the result leaves; `stream` is not seeded. The mechanism is
+    `privacy.metrics.private_sums` (Mironov, Talwar and Zhang 2019).
 
     The full data, q = 1, is the cheapest way to spend a given budget: what counts is the noise of the estimated sum,
     sigma C / q, and the smallest sigma / q that a budget allows falls with q (Räisä, Jälkö and Honkela 2024), while
@@ -181,23 +204,18 @@ def private_sums(
         Sums of u, then of u^2; the noise of each has standard deviation `sums_stddev`. Vectors of several silos are
         to be added.
     """
-    if plan.steps != 1 or plan.variance_scale != 0:
-        raise PrivacyError("steps, variance_scale: scaling is one release; expected steps = 1, variance_scale = 0")
     real("bound", bound, 0.0, low_open=True)
     if features.ndim != 2 or features.shape[1] < 1:
         raise PrivacyError("features: expected a matrix, one row per record")
     records, dimensions = features.shape
-    grid = plan.grid(2 * dimensions, records)
-    rows = stream.poisson_sample(records, plan.sampling_rate)
-    steps = np.zeros(2 * dimensions, dtype=np.float64)
-    for start in range(0, len(rows), _CHUNK):
-        part = contributions(features[rows[start : start + _CHUNK]], bound, plan.clip_norm)
-        steps += np.rint(part / grid.step).sum(axis=0)  # whole numbers below 2^53: exact in any order
-    return grid.release(steps * grid.step, stream) / plan.sampling_rate
+    sums = private_sums(
+        lambda rows: contributions(features[rows], bound, plan.clip_norm), 2 * dimensions, records, plan, stream
+    )
+    return sums / plan.sampling_rate
 
 
 def sums_stddev(plan: MechanismPlan, dimensions: int, records: int) -> float:
-    """Return the standard deviation of the noise on each value of `private_sums`: that of the grid, over q.
+    """Return the standard deviation of the noise on each value of `private_moments`: that of the grid, over q.
 
     Guarantee: a function of public numbers (the number of records among them, E25), whatever the adjacency. Noises of
     several silos add in squares.
@@ -230,13 +248,13 @@ def feature_scale(
     Parameters
     ----------
     sums : ndarray of float64, shape (2 d,)
-        Sum of `private_sums` over the silos; finite.
+        Sum of `private_moments` over the silos; finite.
     records : int
         Total of the enrolled N_i; public (E25).
     noise_stddev : float
         Standard deviation of the noise on each sum: root of the sum of squares of the silos' `sums_stddev`; at least 0.
     bound : float
-        R, as given to `private_sums`.
+        R, as given to `private_moments`.
     floor, limit : float
         Smallest deviation, in units of the features, and range of a scaled feature.
 

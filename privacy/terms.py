@@ -85,6 +85,9 @@ class RunTerms(Wire):
         Set only in seeded runs, which are not private; a silo refuses unless its policy allows it.
     metrics : bool
         Whether epochs may sum metrics over validation and test records.
+    scaling_noise : float
+        Noise multiplier of the one release of feature means and variances at the start (errata E27), charged to the
+        training budget; 0: features keep their public scale.
     evaluation : Allowance or None
         Budget of noised metrics; None: the sums are exact, hence not differentially private (errata E22), and a
         silo refuses them unless its policy allows it.
@@ -118,6 +121,7 @@ class RunTerms(Wire):
     hidden: tuple[int, ...]
     noise_seed: int | None
     metrics: bool
+    scaling_noise: float
     evaluation: Allowance | None
     metric_bound: float
     config_hash: bytes
@@ -144,13 +148,15 @@ class RunTerms(Wire):
             min_probability=0 < self.min_probability <= 1,
             features=0 < self.features <= 100_000,
             hidden=0 < len(self.hidden) <= 16 and all(0 < width <= 100_000 for width in self.hidden),
+            scaling_noise=0 <= self.scaling_noise < math.inf and not (counted and self.scaling_noise),
             evaluation=self.evaluation is None or self.metrics,
             metric_bound=0 <= self.metric_bound < math.inf and (self.metric_bound > 0) == (self.evaluation is not None),
             config_hash=len(self.config_hash) == 32,
         )
-        if self.unit == "silo" and (self.variance_scale or self.backtracks):
+        if self.unit == "silo" and (self.variance_scale or self.backtracks or self.scaling_noise):
             raise PrivacyError(
-                f"{self.label}: with the silo as unit only its update leaves; variance_scale, backtracks: expected 0"
+                f"{self.label}: with the silo as unit only its update leaves; variance_scale, backtracks, "
+                "scaling_noise: expected 0"
             )
         _ = self.openings("checked")
 

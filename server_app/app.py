@@ -86,9 +86,9 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
         strategy = FcflStrategy(run.settings, run.folder.journal, observer)
         result = strategy.start(grid, array_record({"weights": initial_weights(config)}))
         observer.close(strategy.outcome)
-        weights = result.arrays["weights"].numpy()
         model = io.BytesIO()
-        np.savez(model, weights=weights)
+        parts: dict[str, Any] = {"weights": result.arrays["weights"].numpy(), **strategy.feature_scale}
+        np.savez(model, **parts)
         write_atomic(path / "model.npz", [model.getvalue()])
         run.folder.write_json("summary.json", _summary(run, strategy, observer, began))
     # matplotlib is only needed now that the silos have been served.

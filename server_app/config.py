@@ -70,6 +70,9 @@ KEYS: Mapping[str, Key] = {
     "dp.variance-scale": Key(
         0.0, "s C of the privatised gradient variance; costs 1 + (s C)^2 in noise variance; 0: off", low=0, high=10
     ),
+    "dp.scaling-share": Key(
+        0.0, "share of the budget for means and deviations of the features; 0: public scales", low=0, high=0.5
+    ),
     "dp.schedule": Key("constant", "noise multiplier over rounds", choices=("constant", "divergence")),
     "dp.sensitivity": Key(0.0, "rho of eq. 25", low=0, high=1e6),
     "dp.sigma-min": Key(0.5, "least noise multiplier", above=0, high=1e4),
@@ -159,8 +162,10 @@ class RunConfig:
                 "dp.accountant: pld needs dp.schedule constant, because it cannot price noise that depends on outputs; "
                 "use rdp"
             )
-        if self.text("dp.accountant") == "pld" and self.whole("local.backtracks"):
-            raise ConfigError("local.backtracks: a counted budget cannot price them; set it to 0, or use rdp")
+        if self.text("dp.accountant") == "pld":
+            for name in ("local.backtracks", "dp.scaling-share"):
+                if self.real(name) > 0:
+                    raise ConfigError(f"{name}: a counted budget cannot price it; set it to 0, or use rdp")
         if self.text("dp.unit") == "silo":
             self._check_silo_unit()
         if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
@@ -168,8 +173,8 @@ class RunConfig:
 
     def _check_silo_unit(self) -> None:
         """With the silo as unit only its update may leave it (errata E6)."""
-        off = ("drift.smoothing", "drift.gain", "dp.variance-scale", "local.backtracks", "participation.drift-penalty")
-        for name in off:
+        off = ("drift.smoothing", "drift.gain", "participation.drift-penalty")
+        for name in (*off, "dp.variance-scale", "dp.scaling-share", "local.backtracks"):
             if self.real(name) > 0:
                 raise ConfigError(f"{name}: must be 0 with dp.unit silo, where only the update may leave a silo")
         if self.text("dp.schedule") != "constant":

@@ -1,12 +1,14 @@
 """From a validated configuration to what the strategy needs: calibrate the noise, fix the terms."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fcfl_strategy.schedule import NoiseSchedule, planned_shape
 from fcfl_strategy.server_update import Preconditioner, ServerUpdate
 from fcfl_strategy.settings import Deadlines, Settings
-from privacy.calibration import calibrate
+from privacy.calibration import Calibration, calibrate
 from privacy.mlp import FEATURES, HIDDEN, Mlp
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY
 from privacy.terms import Allowance, RunTerms
@@ -41,6 +43,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         sigma_max=config.real("dp.sigma-max"),
         conversion="paper" if accountant == "paper" else "improved",
         accountant="pld" if accountant == "pld" else "rdp",
+        reserved=config.real("dp.scaling-share"),
     )
     constant = plan[1] == "constant"
     lowest = calibration.schedule[0] if constant else config.real("dp.sigma-min")
@@ -68,6 +71,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         hidden=HIDDEN,
         noise_seed=seed if seed >= 0 else None,
         metrics=config.flag("eval.metrics"),
+        scaling_noise=_scaling_noise(calibration, config.real("dp.scaling-share")),
         evaluation=_evaluation(config),
         metric_bound=config.real("eval.loss-bound") if config.real("eval.epsilon") else 0.0,
         backtracks=config.whole("local.backtracks"),
@@ -111,6 +115,14 @@ def _adjacency(config: RunConfig) -> str:
     if config.text("dp.unit") == "record":
         return RECORD_ADJACENCY
     return SILO_ZERO_ADJACENCY if config.text("dp.neighbour") == "zero" else SILO_REPLACE_ADJACENCY
+
+
+def _scaling_noise(calibration: Calibration, share: float) -> float:
+    """Noise of one release of all records that costs a share of the Renyi budget: order / (2 sigma^2)."""
+    if share == 0:
+        return 0.0
+    # The last digits make sure that both parts fit the filter, which adds up.
+    return math.sqrt(calibration.order / (2 * share * calibration.rdp_budget)) * (1 + 1e-9)
 
 
 def _evaluation(config: RunConfig) -> Allowance | None:

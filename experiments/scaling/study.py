@@ -20,7 +20,7 @@ from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.release import ReleasePlan
-from privacy.scaling import FeatureScale, feature_scale, private_sums, sums_stddev
+from privacy.scaling import FeatureScale, feature_scale, private_moments, sums_stddev
 
 BOUND = 3.0
 """Public range of every feature of the table."""
@@ -138,7 +138,7 @@ def private_scale(silos: Sequence[Silo], noise_multiplier: float, seed: int) -> 
     for number, silo in enumerate(silos):
         n, d = silo.train.features.shape
         plan = MechanismPlan(1.0, CLIP, noise_multiplier, 1, n)
-        found = private_sums(silo.train.features, plan, RandomStream.seeded(seed, "scaling", number), BOUND)
+        found = private_moments(silo.train.features, plan, RandomStream.seeded(seed, "scaling", number), BOUND)
         sums = found if not number else sums + found
         variance += sums_stddev(plan, d, n) ** 2
         records += n
@@ -248,5 +248,6 @@ def _plan(setting: Setting, sigma: float, eta: float, sizes: Sequence[int]) -> R
         splits=(),
         point_hash=bytes(32),
         control_hash=bytes(32),
+        scale_hash=b"",
         terms_hash=bytes(32),
     )

@@ -19,6 +19,7 @@ def terms_of(**change: Any) -> RunTerms:
         "variance_scale": 0.0,
         "backtracks": 0,
         "loss_bound": 0.0,
+        "scaling_noise": 0.0,
         "evaluation": None,
         "metric_bound": 0.0,
         "order": 40.0,
@@ -62,6 +63,7 @@ def plan_of(terms: RunTerms, **change: Any) -> ReleasePlan:
         "splits": (),
         "point_hash": bytes(32),
         "control_hash": bytes(32),
+        "scale_hash": b"",
         "terms_hash": terms.hash(),
     }
     return ReleasePlan(**(values | change))

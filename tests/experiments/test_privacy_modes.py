@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from client_app.home import SiloHome
+from client_app.privacy_book import PrivacyBook
+from data_prep.features.table import FEATURES
+from data_prep.shards import open_shard
 from fcfl_strategy.errors import RunError
 from privacy.audit import LedgerSummary
 from privacy.ledger import verify
@@ -20,6 +23,8 @@ from privacy.records import (
     Release,
     RunOpened,
 )
+from privacy.release import FEATURE_BOUND
+from privacy.scaling import SCALING
 from tests.client_app.federation import Conducted, Small, conduct, records_of
 from tests.experiments.watch import TRAIN, UNMASK, Faults, Sums, before_close, drop
 
@@ -264,3 +269,63 @@ def test_a_lost_silo_has_as_many_rows_as_one_that_took_part(
     kinds = [type(record) for home in made.homes.values() for record in records_of(home)]
     assert kinds.count(Abstention) > 0
     assert kinds.count(RunOpened) == 2 * 4
+
+
+# --- scaling of the features --------------------------------------------------------------------------
+
+
+def test_moments_of_the_features_are_one_release_from_the_training_budget(small: MakeSmall, tmp_path: Path) -> None:
+    made = small(3, epsilon=20.0, max_sampling_rate=1.0)
+    config = made.config(**{"dp.scaling-share": 0.3, "dp.epsilon": 20.0, "dp.sampling-rate": 1.0, "rounds": 3})
+    done = conduct(made.grid(config), config, tmp_path / "run")
+    assert done.strategy.outcome == "completed"
+    assert [row["purpose"] for row in done.history] == ["scale", "train", "train", "train", "evaluate"]
+    for summary in all_verified(made, done):
+        (run,) = summary.runs
+        assert run.releases == 4
+        assert run.epsilon <= 20.0
+        assert run.fraction == pytest.approx(1.0, abs=1e-3)
+    for home in made.homes.values():
+        (row,) = rows(home, SCALING)
+        assert isinstance(row, Release)
+        assert (row.sampling_rate, row.steps, row.epoch) == (1.0, 1, 1)
+    rows_of = [open_shard(home.settings.data).train.features for home in made.homes.values()]
+    pooled = np.concatenate(rows_of).astype(float)
+    scale = done.strategy.feature_scale
+    # With so much budget the noise of a mean is small; records are clipped to the norm of the release.
+    assert np.corrcoef(scale["feature_mean"], pooled.mean(axis=0))[0, 1] > 0.5
+    assert np.abs(scale["feature_mean"] - pooled.mean(axis=0)).max() < 0.6
+    assert (scale["feature_scale"] > 0).all()
+
+
+def test_a_run_that_lost_its_scaling_epoch_repeats_it_and_pays_twice(
+    small: MakeSmall, hurry: dict[str, Any], tmp_path: Path
+) -> None:
+    made = small(5)
+    config = made.config(**hurry, **{"dp.scaling-share": 0.1, "rounds": 2})
+    done = conduct(made.grid(config, fault=Faults(drop(UNMASK, [1], [3, 4]))), config, tmp_path / "run")
+    assert [(row["purpose"], row["status"]) for row in done.history][:3] == [
+        ("scale", "abandoned"),
+        ("scale", "completed"),
+        ("train", "completed"),
+    ]
+    for summary in all_verified(made, done):
+        assert summary.epsilon <= 1.0
+    assert len(rows(made.homes["silo-00"], SCALING)) == 2
+
+
+def test_silos_whose_budget_cannot_hold_the_release_leave_the_public_scale(
+    small: MakeSmall, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = small(3)
+    monkeypatch.setattr(PrivacyBook, "admits", lambda self, charges: not any(c.purpose == SCALING for c in charges))
+    config = made.config(**{"dp.scaling-share": 0.1, "rounds": 1})
+    done = conduct(made.grid(config), config, tmp_path / "run")
+    scale = done.strategy.feature_scale
+    assert (scale["feature_mean"] == 0).all()
+    assert (scale["feature_scale"] == 1).all()
+    assert [type(row) for row in rows(made.homes["silo-00"], SCALING)] == [Abstention]
+
+
+def test_the_public_range_of_a_scaling_release_is_that_of_the_features() -> None:
+    assert max(feature.clip for feature in FEATURES) == FEATURE_BOUND

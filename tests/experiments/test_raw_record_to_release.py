@@ -19,7 +19,7 @@ from privacy.dpsgd import clipped_sum, private_gradient
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
-from privacy.scaling import FeatureScale, feature_scale, private_sums, sums_stddev
+from privacy.scaling import FeatureScale, feature_scale, private_moments, sums_stddev
 from tests.data_prep.conftest import random_bars, yahoo_text
 
 torch.set_num_threads(1)
@@ -130,7 +130,7 @@ def before(market: Market) -> Samples:
 def released(before: Samples) -> FeatureScale:
     """A scale from one private release, fixed before the bar is replaced: a public number."""
     plan = MechanismPlan(1.0, 4.0, 10.0, 1, len(before.targets))
-    sums = private_sums(before.features, plan, RandomStream.seeded(3), BOUND)
+    sums = private_moments(before.features, plan, RandomStream.seeded(3), BOUND)
     noise = sums_stddev(plan, N_FEATURES, len(before.targets))
     return feature_scale(sums, len(before.targets), noise, BOUND)
 
@@ -228,7 +228,7 @@ def test_a_bar_moves_the_scaling_release_by_two_clips_for_each_of_its_samples(
     after = market.prepared(200, price, volume)
     m = len(changed_rows(before.features, after.features))
     plan = MechanismPlan(1.0, 4.0, 10.0, 1, len(before.targets))
-    one, two = (private_sums(s.features, plan, Quiet.seeded(0), BOUND) for s in (before, after))
+    one, two = (private_moments(s.features, plan, Quiet.seeded(0), BOUND) for s in (before, after))
     slack = np.sqrt(2 * N_FEATURES) * plan.grid(2 * N_FEATURES, len(before.targets)).step
     assert 0 < np.linalg.norm(one - two) <= 2 * m * (plan.clip_norm + slack)
 

@@ -36,6 +36,7 @@ def make_terms(**changes: Any) -> RunTerms:
         variance_scale=0.0,
         backtracks=0,
         loss_bound=0.0,
+        scaling_noise=0.0,
         evaluation=None,
         metric_bound=0.0,
         sampling_rate=0.1,

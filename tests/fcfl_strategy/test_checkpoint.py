@@ -14,6 +14,8 @@ from fcfl_strategy.rounds import RunState
 from fcfl_strategy.server_update import ServerState
 from privacy.count_filter import CountFilter
 from privacy.filter import RenyiFilter
+from privacy.release import FEATURE_BOUND
+from privacy.scaling import FeatureScale
 from secagg.messages import EpochOutcome
 from tests.fcfl_strategy.made import PARAMETERS, make_settings, make_state
 
@@ -100,6 +102,7 @@ def test_every_field_of_the_state_is_kept() -> None:
         empty=1,
         ledger_heads={"silo-a": b"h" * 40},
         evaluated=True,
+        scale=FeatureScale((0.1, -0.0), (1.0, 2.5), FEATURE_BOUND),
     )
     for field in fields(RunState):
         assert repr(getattr(changed, field.name)) != repr(getattr(state, field.name))

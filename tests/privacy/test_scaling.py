@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from privacy import scaling
+from privacy import metrics, scaling
 from privacy.accounting import epsilon_rdp, rdp_at
 from privacy.calibration import calibrate
 from privacy.errors import PrivacyError
@@ -24,7 +24,7 @@ from privacy.scaling import (
     contributions,
     feature_scale,
     largest_norm,
-    private_sums,
+    private_moments,
     sums_stddev,
 )
 
@@ -49,7 +49,7 @@ def plan(clip: float = 2.0, sigma: float = 3.0, q: float = 1.0) -> MechanismPlan
 
 
 def sums(rows: Any, of: MechanismPlan) -> Array:
-    return private_sums(rows, of, Quiet.seeded(0), BOUND)
+    return private_moments(rows, of, Quiet.seeded(0), BOUND)
 
 
 @pytest.mark.parametrize("clip", [0.3, 2.0, largest_norm(WIDTH)])
@@ -94,13 +94,13 @@ def test_a_record_does_not_touch_the_rounding_of_the_others(monkeypatch: pytest.
     step = of.grid(2 * WIDTH, RECORDS).step
     each = np.rint(contributions(rows, BOUND, of.clip_norm) / step).sum(axis=0)
     np.testing.assert_array_equal(sums(rows, of), each * step)
-    monkeypatch.setattr(scaling, "_CHUNK", 7)
+    monkeypatch.setattr(metrics, "_CHUNK", 7)
     np.testing.assert_array_equal(sums(rows, of), each * step)
 
 
 def test_the_noise_is_that_of_the_plan_and_on_the_grid() -> None:
     of, rows = plan(q=0.5), np.zeros((RECORDS, WIDTH), np.float32)
-    released = np.concatenate([private_sums(rows, of, RandomStream.seeded(k), BOUND) for k in range(300)])
+    released = np.concatenate([private_moments(rows, of, RandomStream.seeded(k), BOUND) for k in range(300)])
     expected = sums_stddev(of, WIDTH, RECORDS)
     assert stats.kstest(released / expected, "norm").pvalue > 1e-3
     assert expected == pytest.approx(of.noise_stddev / 0.5, rel=1e-3)
@@ -113,7 +113,7 @@ def test_the_sums_are_unbiased_where_nothing_is_clipped(q: float) -> None:
     of, rows = plan(largest_norm(WIDTH), 0.5, q), records(3)
     unit = rows.astype(np.float64) / BOUND
     truth = np.concatenate([unit.sum(0), (unit**2).sum(0)])
-    found = np.array([private_sums(rows, of, RandomStream.seeded(5, k), BOUND) for k in range(400)])
+    found = np.array([private_moments(rows, of, RandomStream.seeded(5, k), BOUND) for k in range(400)])
     assert (np.abs(found.mean(0) - truth) < 5 * found.std(0) / math.sqrt(len(found))).all()
 
 
@@ -121,7 +121,7 @@ def test_several_silos_give_the_moments_of_their_pooled_records() -> None:
     silos = [records(seed, n) for seed, n in ((1, 900), (2, 500), (3, 700))]
     of = [MechanismPlan(1.0, largest_norm(WIDTH), 1e-3, 1, len(rows)) for rows in silos]
     pairs = list(zip(silos, of, strict=True))
-    total = sum(private_sums(rows, p, RandomStream.seeded(1, i), BOUND) for i, (rows, p) in enumerate(pairs))
+    total = sum(private_moments(rows, p, RandomStream.seeded(1, i), BOUND) for i, (rows, p) in enumerate(pairs))
     noise = math.sqrt(sum(sums_stddev(p, WIDTH, len(rows)) ** 2 for rows, p in pairs))
     pooled = np.concatenate(silos).astype(np.float64)
     found = feature_scale(np.asarray(total), len(pooled), noise, BOUND)
@@ -136,7 +136,7 @@ def test_the_variance_is_unbiased_under_noise() -> None:
     noise = sums_stddev(of, WIDTH, RECORDS)
 
     def variances(seed: int) -> Array:
-        released = private_sums(rows, of, RandomStream.seeded(9, seed), BOUND)
+        released = private_moments(rows, of, RandomStream.seeded(9, seed), BOUND)
         return np.square(feature_scale(released, RECORDS, noise, BOUND).scale)
 
     found = np.array([variances(seed) for seed in range(600)])
@@ -168,7 +168,7 @@ def test_a_constant_feature_is_not_blown_up() -> None:
     noise = sums_stddev(of, WIDTH, RECORDS)
     worst = 0.0
     for seed in range(50):
-        found = feature_scale(private_sums(rows, of, RandomStream.seeded(seed), BOUND), RECORDS, noise, BOUND)
+        found = feature_scale(private_moments(rows, of, RandomStream.seeded(seed), BOUND), RECORDS, noise, BOUND)
         worst = max(worst, float(np.abs(found.apply(rows)).max()))
     assert worst < 1.5, "the noise of the mean, in deviations"
 
@@ -222,7 +222,7 @@ def test_what_is_not_one_release_or_not_a_scale_is_refused() -> None:
     with pytest.raises(PrivacyError, match="matrix"):
         sums(np.zeros(5), plan())
     with pytest.raises(PrivacyError, match="bound"):
-        private_sums(records(), plan(), Quiet.seeded(0), math.inf)
+        private_moments(records(), plan(), Quiet.seeded(0), math.inf)
     for vector in (np.array([0.1, math.nan]), np.zeros(3), np.zeros((2, 2))):
         with pytest.raises(PrivacyError, match="sums"):
             feature_scale(vector, 10, 1.0, BOUND)
@@ -238,4 +238,4 @@ def test_what_is_not_one_release_or_not_a_scale_is_refused() -> None:
 
 def test_an_empty_sample_is_pure_noise() -> None:
     empty = np.zeros((0, WIDTH), np.float32)
-    assert np.abs(private_sums(empty, plan(), RandomStream.seeded(0), BOUND)).max() > 0
+    assert np.abs(private_moments(empty, plan(), RandomStream.seeded(0), BOUND)).max() > 0

@@ -115,6 +115,7 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "dp.contributions": 16,
         "dp.accountant": "paper",
         "dp.variance-scale": 0.26,
+        "dp.scaling-share": 0.05,
         "local.backtracks": 7,
         "local.loss-bound": 0.17,
         "eval.epsilon": 0.77,
@@ -155,6 +156,8 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
     left = {"run-dir", "resume", "simulation-root", "model-seed", "dp.unit", "dp.neighbour", "eval.metrics"}
     assert set(changes) | left == set(KEYS)
     text = repr(made(**changes))
+    del changes["dp.scaling-share"]
+    assert made(**{**changes, "dp.scaling-share": 0.05}).terms.scaling_noise > 0
     for name, value in changes.items():
         assert repr(value) in text, name
 
