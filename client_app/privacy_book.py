@@ -8,7 +8,6 @@ import secrets
 from dataclasses import dataclass, replace
 
 from client_app.errors import Declined
-from privacy.chain import seal
 from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
 from privacy.plan import MechanismPlan
@@ -111,9 +110,8 @@ class PrivacyBook:
 
     def head_after(self, line: Line) -> tuple[int, bytes]:
         """Head the ledger will have once ``line`` is entered."""
-        count, previous = self.ledger.head
-        entry = seal(count + 1, previous, line.KIND, line.body())
-        return entry.count, bytes.fromhex(entry.hash)
+        count, digest = self.ledger.head_after(line.KIND, line.body())
+        return count, bytes.fromhex(digest)
 
     def enter(self, line: Line) -> None:
         """Enter an epoch; it is on disk when this returns."""

@@ -13,6 +13,7 @@ from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger
 from privacy.records import PRIVATE, SEEDED, Release, RunClosed, RunOpened, parse
 from privacy.release import ReleasePlan
+from privacy.signing import SigningKey
 from server_app.run_folder import RunFolder
 
 logger = logging.getLogger("fcfl.coordinator")
@@ -32,11 +33,18 @@ class RunObserver:
 
     @classmethod
     def open(cls, folder: RunFolder, settings: Settings) -> Self:
-        """Open the run's ledger, or start it."""
+        """Open the run's ledger, or start it with a key made for this run.
+
+        The key lies beside the ledger: it shows that nobody without access to the run folder wrote in it, no more.
+        """
         files = folder.path / "ledger.jsonl", folder.path / "ledger.anchor"
-        ledger = Ledger.open(*files) if files[1].exists() else Ledger.create(*files)
+        key = folder.path / "identity.key"
+        if files[1].exists():
+            ledger = Ledger.open(*files, signer=SigningKey.load(key))
+        else:
+            ledger = Ledger.create(*files, signer=SigningKey.load(key) if key.exists() else SigningKey.create(key))
         observer = cls(folder, settings, ledger)
-        if not ledger.entries():
+        if ledger.head[0] == 1:
             terms = settings.terms
             opened = RunOpened(
                 run=observer.run,

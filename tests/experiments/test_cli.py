@@ -290,7 +290,7 @@ def test_an_edited_ledger_is_refused_with_its_line(refused: Run, finished: Path,
     edited = tmp_path / "ledger.jsonl"
     edited.write_text(text.replace('"epoch":2', '"epoch":9'), encoding="utf-8")
     assert edited.read_text(encoding="utf-8") != text
-    assert refused("ledger", "verify", edited).startswith(f"{edited}, line 3")
+    assert refused("ledger", "verify", edited).startswith(f"{edited}, line 4")
     lines = text.splitlines(keepends=True)
     edited.write_text("".join([*lines[:2], *lines[3:]]), encoding="utf-8")
     assert refused("ledger", "verify", edited).startswith(f"{edited}, line 3")

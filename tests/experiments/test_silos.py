@@ -19,7 +19,7 @@ def test_a_silo_is_made_with_its_policy_and_an_empty_ledger(tmp_path: Path) -> N
     assert opened.settings.policy.min_cohort == 9.0
     assert not opened.settings.policy.allow_seeded
     with opened.ledger() as ledger:
-        assert ledger.entries() == ()
+        assert [entry.kind for entry in ledger.entries()] == ["ledger_opened"]
 
 
 @pytest.mark.parametrize("name", ["daten ü", 'with "quotes"', "back\\slash", "emoji \U0001f600", "tab\there"])

@@ -94,7 +94,7 @@ def test_a_run_is_closed_once_and_then_takes_nothing(folder: RunFolder) -> None:
         observer.close("completed")
         observer.close("completed")
         head = observer.head
-    assert head[0] == 3
+    assert head[0] == 4
     (run,) = verify(folder.path / "ledger.jsonl", folder.path / "ledger.anchor").runs
     assert run.closed
     assert run.releases == 1
@@ -111,7 +111,7 @@ def test_an_edited_ledger_stops_the_run(folder: RunFolder) -> None:
     charged(folder, [(1, PLAN), (2, PLAN)])
     path = folder.path / "ledger.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"epoch":2', b'"epoch":1'))
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 3"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 4"):
         RunObserver.open(folder, MADE)
 
 
