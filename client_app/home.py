@@ -1,7 +1,7 @@
 """A silo's folder: settings, ledger, and per run the outbox, secrets and control variate.
 
 Every file is written to a temporary name, fsynced, renamed, and its folder fsynced, so that after a
-power cut a file is either whole or absent. All but ``identity.pub`` are readable by the owner only.
+power cut a file is either whole or absent. All are readable by the owner only.
 
 Layout::
 

@@ -20,23 +20,23 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_fresh(path: Path, data: bytes, mode: int, extra: int) -> None:
-    """Write and fsync a file that is about to be renamed; its rights are `mode` whatever the umask says."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | extra, mode)
+def write_fresh(path: Path, data: bytes, extra: int) -> None:
+    """Write and fsync a file that is about to be renamed, for its owner only whatever the umask says."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | extra, 0o600)
     try:
-        os.fchmod(handle, mode)
+        os.fchmod(handle, 0o600)
         write_all(handle, data)
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file atomically and durably.
+def replace(path: Path, data: bytes) -> None:
+    """Replace a file atomically and durably; its owner alone may read it.
 
     No privacy guarantee; adjacency does not enter. Assumption: fsync is honest, and one writer at a time.
     """
     fresh = path.with_name(path.name + ".new")
-    write_fresh(fresh, data, mode, os.O_TRUNC)
+    write_fresh(fresh, data, os.O_TRUNC)
     fresh.replace(path)
     sync_folder(path.parent)

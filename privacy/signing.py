@@ -58,17 +58,11 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def usable(public_key: bytes) -> bool:
-    """Whether this is an Ed25519 public key that only the holder of a private key can sign for.
+    """Whether these bytes can be an Ed25519 public key that only the holder of a private key can sign for.
 
     Guarantee: points of low order, for which anyone can sign, are not usable. No privacy guarantee.
     """
-    if len(public_key) != 32 or public_key[:31] + bytes([public_key[31] & 0x7F]) in _LOW_ORDER:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key)
-    except ValueError:
-        return False
-    return True
+    return len(public_key) == 32 and public_key[:31] + bytes([public_key[31] & 0x7F]) not in _LOW_ORDER
 
 
 def signed_by(public_key: bytes, message: bytes, signature: bytes) -> bool:
@@ -116,7 +110,7 @@ class SigningKey:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make a key, in PEM (PKCS #8), readable by its owner only, and its public half beside it as `.pub`.
+        """Make a key, in PEM (PKCS #8), and its public half beside it as `.pub`, both for their owner only.
 
         Guarantee: the key is whole and on stable storage when this returns, and never replaces another. Assumption:
         fsync is honest. No privacy guarantee; adjacency does not enter.
@@ -139,11 +133,11 @@ class SigningKey:
                 )
         secret = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
-            write_fresh(fresh, secret, 0o600, os.O_EXCL)
+            write_fresh(fresh, secret, os.O_EXCL)
             fresh.replace(path)
             sync_folder(path.parent)
             key = cls._of(private, str(path))
-            replace(public, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
+            replace(public, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
         except OSError as error:
             raise IdentityError(
                 f"{path}: cannot be written ({error.strerror}); check the folder and the disk"

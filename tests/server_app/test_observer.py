@@ -10,9 +10,10 @@ import pytest
 
 from fcfl_strategy import rounds
 from fcfl_strategy.settings import Settings
-from privacy.errors import LedgerError
+from privacy.errors import IdentityError, LedgerError
 from privacy.ledger import verify
 from privacy.release import ReleasePlan
+from privacy.signing import SigningKey
 from server_app.config import RunConfig
 from server_app.observer import RunObserver
 from server_app.run_folder import RunFolder
@@ -105,6 +106,17 @@ def test_two_coordinators_cannot_conduct_one_run(folder: RunFolder) -> None:
         RunObserver.open(folder, MADE)
     with RunObserver.open(folder, MADE):
         pass
+
+
+def test_the_ledger_is_signed_with_a_key_made_for_the_run(folder: RunFolder) -> None:
+    """Made once: a run that is resumed without it stops, and a crash before the ledger was begun loses nothing."""
+    key = SigningKey.create(folder.path / "identity.key")
+    charged(folder, [(1, PLAN)])
+    assert verify(folder.path / "ledger.jsonl", folder.path / "ledger.anchor", key.public_key).signer_given
+    (folder.path / "identity.key").unlink()
+    with pytest.raises(IdentityError, match=r"identity\.key: the identity key is missing"):
+        RunObserver.open(folder, MADE)
+    assert not (folder.path / "identity.key").exists()
 
 
 def test_an_edited_ledger_stops_the_run(folder: RunFolder) -> None:
