@@ -80,6 +80,15 @@ def signed_by(public_key: bytes, message: bytes, signature: bytes) -> bool:
     return True
 
 
+def _refuse_existing(*paths: Path) -> None:
+    for there in paths:
+        if there.exists() or there.is_symlink():
+            raise IdentityError(
+                f"{there}: exists already, and an identity key is never replaced; restore the key that belongs to it, "
+                "or remove the folder if it was never used"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class SigningKey:
     """An Ed25519 key pair in memory; repr, comparison and exceptions never show the private half.
@@ -123,17 +132,18 @@ class SigningKey:
         private, public, fresh = (
             Ed25519PrivateKey.generate(),
             path.with_suffix(".pub"),
-            path.with_name(path.name + ".new"),
+            path.with_name(f"{path.name}.new"),
         )
-        for there in (path, public, fresh):
-            if there.exists() or there.is_symlink():
-                raise IdentityError(
-                    f"{there}: exists already, and an identity key is never replaced; restore the key that belongs to "
-                    "it, or remove the folder if it was never used"
-                )
+        _refuse_existing(path, public, fresh)
         secret = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
+            # Only one process can hold the fresh file, and it looks again for what another has made meanwhile.
             write_fresh(fresh, secret, os.O_EXCL)
+            try:
+                _refuse_existing(path, public)
+            except IdentityError:
+                fresh.unlink()
+                raise
             fresh.replace(path)
             sync_folder(path.parent)
             key = cls._of(private, str(path))

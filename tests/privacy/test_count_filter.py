@@ -15,7 +15,7 @@ from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger, verify
 from privacy.plan import MechanismPlan
 from privacy.records import Release, RunClosed, RunOpened, filter_of
-from tests.privacy.keys import KEY
+from tests.privacy.signed import KEY
 
 DELTA = 1e-5
 RATE = 256 / 28_000

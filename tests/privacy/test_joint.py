@@ -18,7 +18,7 @@ from privacy.model import ClippedSum
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.records import Release, RunOpened
-from tests.privacy.keys import KEY
+from tests.privacy.signed import KEY
 from tests.privacy.test_mlp import brute_force
 
 torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger, verify
 from privacy.plan import MechanismPlan
 from privacy.records import SEEDED, Release, RunClosed, RunOpened, filter_of
-from tests.privacy.keys import KEY
+from tests.privacy.signed import KEY
 
 OPENED = RunOpened("run-1", 1.0, 1e-5, 17.0, 0.5, "fcfl 0.1.0")
 PLAN = MechanismPlan(0.1, 1.0, 4.0, 5, 1000)

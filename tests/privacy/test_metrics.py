@@ -20,7 +20,7 @@ from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.records import Release, RunOpened
-from tests.privacy.keys import KEY
+from tests.privacy.signed import KEY
 
 torch.set_num_threads(1)
 MODEL = Mlp(6, (9, 8))

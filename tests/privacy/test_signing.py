@@ -65,6 +65,33 @@ def test_no_key_replaces_another(tmp_path: Path, there: str) -> None:
     assert (tmp_path / there).read_bytes() == b"kept"
 
 
+def test_of_two_that_make_a_key_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one makes its key after this one has looked, before or while this one writes."""
+    path, real, made = tmp_path / "identity.key", signing.write_fresh, []
+
+    def late(fresh: Path, data: bytes, extra: int) -> None:
+        monkeypatch.setattr(signing, "write_fresh", real)
+        made.append(SigningKey.create(path))
+        real(fresh, data, extra)
+
+    monkeypatch.setattr(signing, "write_fresh", late)
+    with pytest.raises(IdentityError, match=r"identity\.key: exists already"):
+        SigningKey.create(path)
+    assert SigningKey.load(path) == made[0]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["identity.key", "identity.pub"]
+
+    other = tmp_path / "other.key"
+
+    def meanwhile(fresh: Path, data: bytes, extra: int) -> None:
+        fresh.write_bytes(b"another process is writing this")
+        real(fresh, data, extra)
+
+    monkeypatch.setattr(signing, "write_fresh", meanwhile)
+    with pytest.raises(IdentityError, match=r"cannot be written \(File exists\)"):
+        SigningKey.create(other)
+    assert not other.exists()
+
+
 @pytest.mark.parametrize("when", range(1, 5))
 def test_a_power_cut_leaves_a_whole_key_or_none(tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1, 100))

@@ -16,7 +16,7 @@ from privacy.ledger import Ledger, verify
 from privacy.randomness import RandomStream
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY, Release, RunOpened
 from privacy.silo_unit import PURPOSE, SiloPlan, clip_update, release_update
-from tests.privacy.keys import KEY
+from tests.privacy.signed import KEY
 
 DELTA = 1e-5
 
