@@ -20,7 +20,7 @@ from client_app.errors import Code, Declined, SiloError
 from client_app.home import Reply, SiloHome
 from client_app.silo import Silo
 from data_prep.shards import open_shard
-from privacy.errors import BudgetExceeded
+from privacy.errors import BudgetExceeded, IdentityError, LedgerError
 from secagg.errors import SecAggError
 
 BODY, ARRAYS = "body", "arrays"
@@ -73,6 +73,9 @@ def _logged(root: Path, message: Message, stage: Callable[[Silo, bytes, Arrays],
     except (Declined, SecAggError, BudgetExceeded) as reason:
         logger.warning("declined: %s", reason)
         return _packed({"code": int(Code.DECLINED)}, {}, message)
+    except (SiloError, IdentityError, LedgerError) as reason:
+        logger.error("stopped: %s", reason)
+        return _packed({"code": int(Code.FAILED)}, {}, message)
     except Exception:
         logger.exception("failed")
         return _packed({"code": int(Code.FAILED)}, {}, message)

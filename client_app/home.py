@@ -6,6 +6,7 @@ power cut a file is either whole or absent. All are readable by the owner only.
 Layout::
 
     silo.toml, silo.lock, silo.log
+    identity.key, identity.pub   Ed25519 key pair: signs the ledger; the key is secret and never replaced
     ledger.jsonl, ledger.anchor
     runs/<run id>/terms        terms the silo agreed to
                   keys         share-encryption key of the run (secret)
@@ -34,6 +35,9 @@ from client_app.errors import Declined, SiloError
 from client_app.policy import SiloSettings, load_settings, parse_settings
 from privacy.ledger import Ledger
 from privacy.records import Abstention, Release, parse
+from privacy.signing import SigningKey
+
+NEVER_REPLACED = ("silo.toml", "identity.key", "identity.pub", "ledger.jsonl", "ledger.anchor")
 
 
 @dataclass(frozen=True)
@@ -79,33 +83,46 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class SiloHome:
-    """The folder of one silo."""
+    """The folder of one silo, and the identity that signs for it."""
 
     root: Path
     settings: SiloSettings
+    identity: SigningKey
 
     @classmethod
     def create(cls, root: Path, settings: str) -> "SiloHome":
-        """Make a new silo folder from the text of its ``silo.toml``, with an empty ledger.
+        """Make a new silo folder from the text of its ``silo.toml``, with an identity and an empty ledger.
 
         Raises
         ------
         SiloError
-            If the folder already holds a silo (a ledger is never replaced), or a setting is wrong; then nothing is
-            left behind.
+            If the folder holds a silo or the rest of one (a ledger or an identity is never replaced), or a setting is
+            wrong; then nothing is left behind.
         """
-        if (root / "silo.toml").exists():
-            raise SiloError(f"{root}: already holds a silo; its ledger is never replaced")
+        if there := [name for name in NEVER_REPLACED if (root / name).exists()]:
+            raise SiloError(
+                f"{root}: already holds a silo ({', '.join(there)}); its identity and its ledger are never replaced. "
+                "If files are missing restore them from a copy, or choose another folder if nothing ever left this one"
+            )
         parse_settings(root / "silo.toml", settings.encode())
         root.mkdir(parents=True, exist_ok=True)
-        Ledger.create(root / "ledger.jsonl", root / "ledger.anchor").close()
+        identity = SigningKey.create(root / "identity.key")
+        Ledger.create(root / "ledger.jsonl", root / "ledger.anchor", signer=identity).close()
         write_atomic(root / "silo.toml", settings.encode())
         return cls.open(root)
 
     @classmethod
     def open(cls, root: Path) -> "SiloHome":
-        """Open an existing silo folder."""
-        return cls(root, load_settings(root / "silo.toml"))
+        """Open an existing silo folder.
+
+        Raises
+        ------
+        SiloError
+            Naming what is wrong with ``silo.toml``.
+        privacy.errors.IdentityError
+            If the identity key is lost, damaged or readable by others; a new one is never made here.
+        """
+        return cls(root, load_settings(root / "silo.toml"), SigningKey.load(root / "identity.key"))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -128,8 +145,16 @@ class SiloHome:
             os.close(handle)
 
     def ledger(self) -> Ledger:
-        """Open the ledger; raises `privacy.errors.LedgerError` if it is lost, altered or behind its anchor."""
-        return Ledger.open(self.root / "ledger.jsonl", self.root / "ledger.anchor")
+        """Open the ledger.
+
+        Raises
+        ------
+        privacy.errors.LedgerError
+            If it is lost, altered or behind its anchor.
+        privacy.errors.IdentityError
+            If it is not signed by this silo's identity.
+        """
+        return Ledger.open(self.root / "ledger.jsonl", self.root / "ledger.anchor", signer=self.identity)
 
     def run(self, run_id: bytes) -> "RunFolder":
         """Return the folder of a run; it is made with the first file, so that unknown runs leave nothing."""

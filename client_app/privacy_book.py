@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from client_app.errors import Declined
-from privacy.chain import seal
 from privacy.count_filter import Budget
 from privacy.errors import BudgetExceeded
 from privacy.filter import RenyiFilter
@@ -139,10 +138,7 @@ class PrivacyBook:
 
     def head_after(self, lines: Sequence[Line]) -> tuple[int, bytes]:
         """Head the ledger will have once ``lines`` are entered."""
-        count, digest = self._ledger.head
-        for line in lines:
-            entry = seal(count + 1, digest, line.KIND, line.body())
-            count, digest = entry.count, entry.hash
+        count, digest = self._ledger.head_after((line.KIND, line.body()) for line in lines)
         return count, bytes.fromhex(digest)
 
     def missing(self, lines: Sequence[Line]) -> tuple[Line, ...]:

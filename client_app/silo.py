@@ -69,7 +69,7 @@ class Silo:
             keys = protocol.new_run_keys()
             enrolment = Enrolment(
                 silo_id=self.name,
-                identity_key=b"",
+                identity_key=self.home.identity.public_key,
                 encryption_key=keys.encryption_key,
                 records=self.sample.records,
                 software=self.software,
@@ -96,7 +96,7 @@ class Silo:
     def _check_roster(self, run: Run, folder: RunFolder) -> None:
         entry = run.roster.entry(self.name)
         keys = protocol.RunKeys.from_bytes(folder.need("keys"))
-        if entry.encryption_key != keys.encryption_key:
+        if (entry.encryption_key, entry.identity_key) != (keys.encryption_key, self.home.identity.public_key):
             raise Declined("the roster lists another key under this silo's name")
         if len(run.roster.entries) < self.home.settings.policy.min_enrolment:
             raise Declined(f"{len(run.roster.entries)} silos enrolled, fewer than policy.min_enrolment")

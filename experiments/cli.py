@@ -178,22 +178,32 @@ def silo_init(
     epsilon: Annotated[float, typer.Option(help="Budget of the data set over all runs.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
 ) -> None:
-    """Make a silo's folder: silo.toml with the policy, and an empty privacy ledger."""
+    """Make a silo's folder: silo.toml with the policy, an identity, and an empty privacy ledger signed by it."""
     from experiments.silos import make_silo
 
     home = make_silo(folder, name, data, epsilon=epsilon, delta=delta)
     console.print(f"{home.root / 'silo.toml'} written; read it and set the policy", highlight=False)
+    console.print(
+        f"identity {home.identity.fingerprint}: give {home.root / 'identity.pub'} to whoever checks its ledger, "
+        f"and keep a copy of {home.root / 'identity.key'} that nobody else can read",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @ledger_cli.command("verify")
 def ledger_verify(
     file: Annotated[Path, typer.Argument(help="ledger.jsonl of a silo or a run.")],
     anchor: Annotated[Path | None, typer.Option(help="Its anchor file.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="identity.pub of the silo, from a source other than the ledger.")
+    ] = None,
 ) -> None:
-    """Check a ledger's chain and recompute what every run spent."""
+    """Check a ledger's chain and signatures, and recompute what every run spent."""
     from privacy.ledger import verify
+    from privacy.signing import read_public_key
 
-    found = verify(file, anchor)
+    found = verify(file, anchor, None if key is None else read_public_key(key))
     table = Table("run", "releases", "epsilon", "of", "delta", "order", "status", title=str(file))
     for run in found.runs:
         opened = run.opened
@@ -205,6 +215,10 @@ def ledger_verify(
     if found.unknown_kinds:
         console.print(f"entries of unknown kinds, not accounted: {', '.join(found.unknown_kinds)}", highlight=False)
     console.print(f"{found.count} entries, head {found.hash}", highlight=False, soft_wrap=True)
+    whose = "the given key" if found.signer_given else "as the file claims, checked against no key (--key identity.pub)"
+    console.print(f"signed by {found.signer}, {whose}", highlight=False, soft_wrap=True)
+    if not found.anchored:
+        console.print("no anchor given: entries cut off at the end would not be noticed", highlight=False)
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""Make silo folders: a ``silo.toml`` with the policy, and an empty ledger."""
+"""Make silo folders: a ``silo.toml`` with the policy, an identity, and an empty ledger signed by it."""
 
 import json
 from collections.abc import Sequence

@@ -1,15 +1,17 @@
-"""Independent check of a ledger: chain, anchor, and every run's spend recomputed through the accountant."""
+"""Independent check of a ledger: chain, signatures, anchor, and every run's spend recomputed through the accountant."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from privacy.accounting import rdp_at
-from privacy.chain import GENESIS, Entry, check_anchor, read, read_anchor
+from privacy.anchor import check_anchor, check_anchor_signature, read_anchor
+from privacy.chain import OPENING, Entry, check_signatures, key_of, read
 from privacy.count_filter import Budget, CountFilter
 from privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from privacy.pld import epsilon_of_releases
 from privacy.records import Record, Release, RunClosed, RunOpened, parse
+from privacy.signing import fingerprint
 
 _RELATIVE_PLD = 1e-4
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12  # another version of the accountant may differ in the last digits
@@ -62,6 +64,12 @@ class LedgerSummary:
         Kinds of entries that are chained but not understood, hence not accounted here.
     notice : str or None
         A torn last line that was left out.
+    signer : str
+        Fingerprint of the key that the ledger states and that signed every entry.
+    signer_given : bool
+        Whether that key is the one `verify` was given. If False, it is only what the file claims.
+    anchored : bool
+        Whether an anchor was given: without one, entries cut off at the end are not noticed.
     """
 
     runs: tuple[RunSummary, ...]
@@ -72,6 +80,9 @@ class LedgerSummary:
     private: bool
     unknown_kinds: tuple[str, ...]
     notice: str | None
+    signer: str
+    signer_given: bool = False
+    anchored: bool = False
 
 
 @dataclass(slots=True)
@@ -134,7 +145,7 @@ def _replay_release(run: _Run, record: Release) -> None:
 
 
 def summarise(path: Path, entries: list[Entry], notice: str | None = None) -> LedgerSummary:
-    """Recompute every run of verified entries.
+    """Recompute every run of verified entries, the first of which states the key.
 
     Guarantee, adjacency, assumptions and theorems: see `verify`.
 
@@ -145,7 +156,7 @@ def summarise(path: Path, entries: list[Entry], notice: str | None = None) -> Le
     """
     runs: dict[str, _Run] = {}
     unknown: dict[str, None] = {}
-    for entry in entries:
+    for entry in entries[1:]:
         try:
             record = parse(entry.kind, entry.body)
             if record is None:
@@ -171,19 +182,21 @@ def summarise(path: Path, entries: list[Entry], notice: str | None = None) -> Le
     return LedgerSummary(
         runs=summaries,
         count=len(entries),
-        hash=entries[-1].hash if entries else GENESIS,
+        hash=entries[-1].hash,
         epsilon=sum(run.epsilon for run in spending),
         delta=sum(run.opened.delta for run in spending),
         private=not any(run.opened.seeded for run in spending),
         unknown_kinds=tuple(unknown),
         notice=notice,
+        signer=fingerprint(key_of(entries)),
     )
 
 
-def verify(path: Path, anchor: Path | None = None) -> LedgerSummary:
+def verify(path: Path, anchor: Path | None = None, public_key: bytes | None = None) -> LedgerSummary:
     """Check a ledger without changing it, and recompute what every run spent at its alpha* only.
 
-    Guarantee: if this returns, every line is chained (SHA-256), every release's cost is what dp-accounting gives for
+    Guarantee: if this returns, every line is chained (SHA-256) and signed (Ed25519) by the key in `signer`, which is
+    `public_key` if that was given; every release's cost is what dp-accounting gives for
     its recorded mechanism at the run's order, no run passed its budget, and each run's epsilon follows from its spend
     at that one order (with a counted budget: from the privacy loss distribution), for the adjacency the run states (by
     default one record replaced by the null record).
@@ -197,6 +210,8 @@ def verify(path: Path, anchor: Path | None = None) -> LedgerSummary:
         Ledger.
     anchor : Path, optional
         Anchor file.
+    public_key : bytes, optional
+        The silo's Ed25519 public key, from a source other than the ledger. Without it the ledger may be anyone's.
 
     Returns
     -------
@@ -216,7 +231,20 @@ def verify(path: Path, anchor: Path | None = None) -> LedgerSummary:
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror}); expected a ledger file") from None
     entries, torn = read(path, data)
-    if anchored is not None:
+    if not entries:
+        raise LedgerError(
+            f"{path}: no complete entry; expected {OPENING} in line 1, so this is no ledger or it was cut"
+        )
+    signer = key_of(entries)
+    if public_key is not None and signer != public_key:
+        raise LedgerError(
+            f"{path}, line 1: the ledger is of key {fingerprint(signer)}, not of the given {fingerprint(public_key)}; "
+            "it is another silo's, or was written anew: do not rely on it"
+        )
+    if anchor is not None and anchored is not None:
+        check_anchor_signature(anchor, anchored, signer)
         check_anchor(path, entries, anchored)
+    check_signatures(path, entries, signer)
     notice = f"{path}, line {len(entries) + 1}: left out {torn} bytes of an unfinished entry" if torn else None
-    return summarise(path, entries, notice)
+    summary = summarise(path, entries, notice)
+    return replace(summary, signer_given=public_key is not None, anchored=anchored is not None)

@@ -1,18 +1,30 @@
-"""The bytes of the ledger: canonical JSON lines in a SHA-256 chain. Reading only, no locks."""
+"""The bytes of the ledger: signed, canonical JSON lines in a SHA-256 chain. Reading only, no locks."""
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from privacy.errors import LedgerError
+from privacy.signing import Signer, fingerprint, signed_by, usable
 
-DOMAIN = b"fcfl/privacy/ledger/v1"
+FORMAT = "fcfl/privacy/ledger/v2"
+OPENING = "ledger_opened"
 GENESIS = "0" * 64
+_DOMAIN = FORMAT.encode("ascii") + b"\0"
+_ENTRY_LABEL = FORMAT.encode("ascii") + b"/entry\0"
+_NO_SIGNATURE = "0" * 128
 _FIELDS = {"body", "count", "hash", "kind", "previous", "signature"}
+_OPENING_FIELDS = {"composition", "format", "nonce", "public_key"}
+_COMPOSITION = "epsilon and delta of the runs add up"
+_SIGNATURE = re.compile(r"[0-9a-f]{128}")
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class Entry:
     previous, hash : str
         Hexadecimal SHA-256 of the entry before and of this one.
     signature : str
-        Empty until entries are signed; not covered by the hash.
+        Hexadecimal Ed25519 signature of `message`; the next entry's hash covers it.
     """
 
     count: int
@@ -39,6 +51,19 @@ class Entry:
     previous: str
     hash: str
     signature: str = ""
+
+    @property
+    def message(self) -> bytes:
+        """What the signature is of: label, 8 bytes of count, hash."""
+        return _ENTRY_LABEL + self.count.to_bytes(8, "big") + bytes.fromhex(self.hash)
+
+    def signed(self, signer: Signer) -> "Entry":
+        """Return the entry with the signer's signature.
+
+        Guarantee: it commits the signer to this entry and, through the chain, to all before it (Ed25519, SHA-256). No
+        privacy guarantee; adjacency does not enter.
+        """
+        return dataclasses.replace(self, signature=signer.sign(self.message).hex())
 
     def line(self) -> bytes:
         """Return the canonical line with its newline."""
@@ -66,15 +91,39 @@ def canonical(value: Mapping[str, Any]) -> bytes:
     return text.encode("ascii")
 
 
-def seal(count: int, previous: str, kind: str, body: Mapping[str, Any]) -> Entry:
-    """Return the entry that follows `previous`.
+def seal(before: Entry | None, kind: str, body: Mapping[str, Any]) -> Entry:
+    """Return the entry that follows `before` (None: the first one), not signed yet.
 
-    Guarantee: its hash, SHA-256(domain, previous hash, canonical JSON of count, kind and body), commits to the whole
-    chain before it, if SHA-256 is collision resistant. No privacy guarantee; adjacency does not enter.
+    Guarantee: its hash, SHA-256(domain, previous hash, previous signature, canonical JSON of count, kind and body),
+    commits to the whole chain before it with every signature, if SHA-256 is collision resistant. No privacy guarantee;
+    adjacency does not enter.
     """
+    count, previous, signature = (
+        (1, GENESIS, _NO_SIGNATURE) if before is None else (before.count + 1, before.hash, before.signature)
+    )
     content = canonical({"body": dict(body), "count": count, "kind": kind})
-    digest = hashlib.sha256(DOMAIN + b"\0" + bytes.fromhex(previous) + content).hexdigest()
+    digest = hashlib.sha256(_DOMAIN + bytes.fromhex(previous) + bytes.fromhex(signature) + content).hexdigest()
     return Entry(count, kind, MappingProxyType(json.loads(content)["body"]), previous, digest)
+
+
+def opening(signer: Signer) -> Entry:
+    """Return the signed first entry: format, public key, a nonce that no other ledger has, and how runs compose.
+
+    Guarantee: see `Entry.signed`; the nonce keeps entries of one ledger from fitting into another of the same key. No
+    privacy guarantee; adjacency does not enter.
+    """
+    body = {
+        "composition": _COMPOSITION,
+        "format": FORMAT,
+        "nonce": secrets.token_hex(16),
+        "public_key": signer.public_key.hex(),
+    }
+    return seal(None, OPENING, body).signed(signer)
+
+
+def key_of(entries: Sequence[Entry]) -> bytes:
+    """Return the public key that the first entry states. It is a claim: anyone can begin a ledger with any key."""
+    return bytes.fromhex(entries[0].body["public_key"])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,45 +133,64 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parse(path: Path, number: int, line: bytes, previous: str) -> Entry:
-    def damaged(why: str) -> LedgerError:
-        return LedgerError(
-            f"{path}, line {number}: {why}; the ledger was altered: restore it from a copy, do not release anything"
-        )
+def damage(path: Path, number: int, why: str) -> LedgerError:
+    """Return the error for a line that is not as it was written."""
+    return LedgerError(
+        f"{path}, line {number}: {why}; the ledger was altered: restore it from a copy, do not release anything"
+    )
 
+
+def _check_opening(path: Path, entry: Entry) -> None:
+    body, key = entry.body, entry.body.get("public_key")
+    if entry.kind != OPENING or set(body) != _OPENING_FIELDS or body["format"] != FORMAT:
+        raise damage(path, 1, f"expected {OPENING} of format {FORMAT}")
+    if not (isinstance(key, str) and _KEY.fullmatch(key) and usable(bytes.fromhex(key))):
+        raise damage(path, 1, "public_key is not an Ed25519 public key")
+
+
+def _parse(path: Path, number: int, line: bytes, before: Entry | None) -> Entry:
     try:
         fields = json.loads(line, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        raise damaged("expected one JSON object") from None
+        raise damage(path, number, "expected one JSON object") from None
     if not isinstance(fields, dict) or set(fields) != _FIELDS:
-        raise damaged(f"expected the fields {', '.join(sorted(_FIELDS))}")
-    if (
-        not isinstance(fields["kind"], str)
-        or not isinstance(fields["body"], dict)
-        or not isinstance(fields["signature"], str)
-    ):
-        raise damaged("expected text in kind and signature and an object in body")
+        raise damage(path, number, f"expected the fields {', '.join(sorted(_FIELDS))}")
+    kind, body, signature = fields["kind"], fields["body"], fields["signature"]
+    if not isinstance(kind, str) or not isinstance(body, dict) or not isinstance(signature, str):
+        raise damage(path, number, "expected text in kind and signature and an object in body")
     if type(fields["count"]) is not int or fields["count"] != number:
-        raise damaged(f"count is {fields['count']!r}, expected {number}")
-    if fields["previous"] != previous:
-        raise damaged("the previous hash does not match the line before")
+        raise damage(path, number, f"count is {fields['count']!r}, expected {number}")
+    if not signature:
+        raise LedgerError(
+            f"{path}, line {number}: not signed; every entry must be, so this one was altered, or an older version "
+            "wrote the ledger: keep the file, and do not release anything"
+        )
+    if not _SIGNATURE.fullmatch(signature):
+        raise damage(path, number, "the signature is not 128 hexadecimal digits")
+    if fields["previous"] != (GENESIS if before is None else before.hash):
+        raise damage(path, number, "the previous hash does not match the line before")
     try:
-        entry = seal(number, previous, fields["kind"], fields["body"])
+        entry = seal(before, kind, body)
     except LedgerError:
-        raise damaged("the body is not plain JSON") from None
+        raise damage(path, number, "the body is not plain JSON") from None
     if fields["hash"] != entry.hash:
-        raise damaged("the hash does not match the content")
-    sealed = Entry(number, entry.kind, entry.body, previous, entry.hash, fields["signature"])
+        raise damage(path, number, "the hash does not match the content and what is before it")
+    if (kind == OPENING) != (before is None):
+        raise damage(path, number, f"expected {OPENING} in line 1 and nowhere else")
+    sealed = dataclasses.replace(entry, signature=signature)
     if sealed.line() != line + b"\n":
-        raise damaged("the line is not in canonical form")
+        raise damage(path, number, "the line is not in canonical form")
+    if before is None:
+        _check_opening(path, sealed)
     return sealed
 
 
 def read(path: Path, data: bytes) -> tuple[list[Entry], int]:
     """Return the entries of a ledger's bytes, and how many bytes of a torn last line follow them.
 
-    Guarantee: every complete line is canonical, in place and chained to the one before (SHA-256); a last line without
-    newline is left out, because its append never returned. No privacy guarantee; adjacency does not enter.
+    Guarantee: every complete line is canonical, in place and chained to the one before and its signature (SHA-256), the
+    first one states a key; a last line without newline is left out, because its append never returned. Signatures are
+    `check_signatures`' work. No privacy guarantee; adjacency does not enter.
 
     Parameters
     ----------
@@ -138,59 +206,25 @@ def read(path: Path, data: bytes) -> tuple[list[Entry], int]:
     """
     *lines, torn = data.split(b"\n")
     entries: list[Entry] = []
-    previous = GENESIS
+    before: Entry | None = None
     for number, line in enumerate(lines, start=1):
-        entries.append(_parse(path, number, line, previous))
-        previous = entries[-1].hash
+        before = _parse(path, number, line, before)
+        entries.append(before)
     return entries, len(torn)
 
 
-def read_anchor(path: Path) -> tuple[int, str]:
-    """Return (count, hash) of the anchor file.
+def check_signatures(path: Path, entries: Iterable[Entry], public_key: bytes) -> None:
+    """Refuse entries whose signature is not by this key.
 
-    No privacy guarantee; adjacency does not enter. Assumption: the anchor is replaced atomically, so it is never torn.
-
-    Raises
-    ------
-    LedgerError
-        If the file is missing or damaged.
-    """
-    try:
-        fields = json.loads(path.read_bytes())
-        count, digest = fields["count"], fields["hash"]
-        valid = type(count) is int and count >= 0 and len(bytes.fromhex(digest)) == 32
-    except FileNotFoundError:
-        raise LedgerError(
-            f"{path}: the anchor is missing; restore it, or start a new ledger with Ledger.create"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(
-            f"{path}: the anchor cannot be read ({type(error).__name__}); restore it from a copy"
-        ) from None
-    if not valid:
-        raise LedgerError(f"{path}: the anchor is damaged; restore it from a copy")
-    return count, digest
-
-
-def check_anchor(path: Path, entries: list[Entry], anchor: tuple[int, str]) -> None:
-    """Refuse a ledger that is behind its anchor or departs from it.
-
-    Guarantee: a ledger that passes contains everything that was anchored, if SHA-256 is collision resistant. No privacy
-    guarantee of its own; adjacency does not enter.
+    Guarantee: what passes was signed by the holder of the key; the last entry of a chain commits its signer to all
+    before it, signatures included, so it is enough to check that one (Ed25519, SHA-256). No privacy guarantee;
+    adjacency does not enter.
 
     Raises
     ------
     LedgerError
-        Naming the ledger and both counts.
+        Naming the line.
     """
-    count, digest = anchor
-    if len(entries) < count:
-        raise LedgerError(
-            f"{path}: {len(entries)} entries, but the anchor has {count}; the ledger was cut or restored "
-            "from an old copy: restore the newest copy, do not release anything"
-        )
-    if (entries[count - 1].hash if count else GENESIS) != digest:
-        raise LedgerError(
-            f"{path}, line {count}: the hash differs from the anchor; the ledger was altered: "
-            "restore it, do not release anything"
-        )
+    for entry in entries:
+        if not signed_by(public_key, entry.message, bytes.fromhex(entry.signature)):
+            raise damage(path, entry.count, f"the signature is not by key {fingerprint(public_key)} over this entry")

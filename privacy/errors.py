@@ -11,3 +11,7 @@ class BudgetExceeded(PrivacyError):  # noqa: N818 - the name is part of the inte
 
 class LedgerError(PrivacyError):
     """The ledger or its anchor is missing, damaged, behind or in use; the silo must not release anything."""
+
+
+class IdentityError(PrivacyError):
+    """The identity key is missing, open to others or not the ledger's; the silo must not release anything."""

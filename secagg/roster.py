@@ -13,7 +13,7 @@ from secagg.wire import PROTOCOL_VERSION, Message
 MAX_SILOS = 1 << 14
 MAX_RECORDS = 1 << 48
 KEY = cbor.binary(32)
-# Empty until signatures come into use.
+# Signatures are empty until they come into use.
 IDENTITY = cbor.binary(0, 32)
 SIGNATURE = cbor.binary(0, 64)
 RUN_ID = cbor.binary(16)
@@ -28,8 +28,8 @@ def default_threshold(n: int) -> int:
 class Enrolment(Message):
     """What a silo tells once, before the roster is fixed.
 
-    ``records`` is n_i, frozen for the run and not protected. ``identity_key`` (Ed25519) and ``signature`` are carried
-    but **not yet checked** in this version; they may be empty.
+    ``records`` is n_i, frozen for the run and not protected. ``identity_key`` is the silo's Ed25519 public key, which
+    its ledger is signed with. It and ``signature`` are carried but **not yet checked**; they may be empty.
     """
 
     TYPE: ClassVar[str] = "enrolment"
@@ -55,7 +55,7 @@ class Enrolment(Message):
 
 @dataclass(frozen=True)
 class RosterEntry(Message):
-    """One silo of a roster: its name, long-term identity key (not yet used) and share-encryption key.
+    """One silo of a roster: its name, long-term identity key (not yet checked) and share-encryption key.
 
     n_i is not in it: the roster goes to every silo, and no silo needs another's.
     """

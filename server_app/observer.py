@@ -13,6 +13,7 @@ from privacy.count_filter import Budget
 from privacy.ledger import Ledger
 from privacy.records import Release, RunClosed, RunOpened, parse
 from privacy.release import ReleasePlan
+from privacy.signing import SigningKey
 from server_app.run_folder import RunFolder
 
 logger = logging.getLogger("fcfl.coordinator")
@@ -32,9 +33,16 @@ class RunObserver:
 
     @classmethod
     def open(cls, folder: RunFolder, settings: Settings) -> Self:
-        """Open the run's ledger, or start it."""
+        """Open the run's ledger, or start it with a key made for this run.
+
+        The key lies beside the ledger: it shows that nobody without access to the run folder wrote in it, no more.
+        """
         files = folder.path / "ledger.jsonl", folder.path / "ledger.anchor"
-        ledger = Ledger.open(*files) if files[1].exists() else Ledger.create(*files)
+        key = folder.path / "identity.key"
+        if files[1].exists():
+            ledger = Ledger.open(*files, signer=SigningKey.load(key))
+        else:
+            ledger = Ledger.create(*files, signer=SigningKey.load(key) if key.exists() else SigningKey.create(key))
         known = {entry.body.get("run") for entry in ledger.entries() if entry.kind == RunOpened.KIND}
         for opened in settings.terms.openings(f"fcfl {version('fcfl')}"):
             if opened.run not in known:

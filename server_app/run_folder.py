@@ -7,6 +7,7 @@ Layout::
 
     config.json      configuration and its hash
     terms            terms of the run (canonical CBOR)
+    identity.key, identity.pub   made for the run, sign the ledger
     ledger.jsonl, ledger.anchor
     journal/         checkpoint, run, and per epoch: announcement, masked vectors, bundles, survivors
     history.jsonl    one line an epoch

@@ -15,7 +15,14 @@ def test_the_bundle_holds_the_rooms_of_the_apps_and_nothing_private() -> None:
     paths += [path for room in (*ROOMS, "experiments", "tests") for path in (ROOT / room).rglob("*.py")]
     files: dict[str, bytes | Path] = {path.relative_to(ROOT).as_posix(): path for path in paths}
     code = {name for name in files if name.startswith(ROOMS)}
-    left_lying = ("bank/ledger.jsonl", "bank/silo.toml", "samples/silo-00/manifest.json", "bank/notes.md", "x/key.py")
+    left_lying = (
+        "bank/ledger.jsonl",
+        "bank/identity.key",
+        "bank/silo.toml",
+        "samples/silo-00/manifest.json",
+        "bank/notes.md",
+        "x/key.py",
+    )
     files |= dict.fromkeys(left_lying, b"")
     bundle = zipfile.ZipFile(io.BytesIO(build_fab_from_files(files)[0]))
     assert set(bundle.namelist()) == code | {"pyproject.toml", "README.md", "LICENSE", ".info/CONTENT"}

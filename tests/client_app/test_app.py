@@ -185,6 +185,7 @@ def test_the_log_is_the_owner_s_and_holds_no_secret(desk: MakeDesk, monkeypatch:
     monkeypatch.setattr(protocol, "create_bundle", spied)
     made = desk()
     asked, grid = made.ask(1), made.small.grid(made.config)
+    secrets.append(made.small.homes[FIRST].identity._private.private_bytes_raw())
     for stage in STAGES:
         sent(grid, stage, content(b"garbage"))
     sent(grid, "train", content(asked.bodies[FIRST], array_record(asked.arrays)))
@@ -201,6 +202,17 @@ def test_the_log_is_the_owner_s_and_holds_no_secret(desk: MakeDesk, monkeypatch:
     for secret in secrets:
         for form in (secret, secret.hex().encode(), repr(secret)[2:-1].encode(), repr(secret[:12])[2:-1].encode()):
             assert form not in data
+
+
+@pytest.mark.parametrize("what", ["identity.key", "ledger.anchor", "silo.toml"])
+def test_what_the_operator_must_mend_is_one_line_of_the_log(desk: MakeDesk, what: str) -> None:
+    made = desk()
+    (made.small.homes[FIRST].root / what).unlink()
+    run = dataclasses.replace(made.settings.terms, run_id=b"n" * 16)
+    assert code_of(sent(made.small.grid(made.config), "query.enrol", content(run.to_bytes()))) == Code.FAILED
+    (line,) = [line for line in log_of(made).splitlines() if "enrolled" not in line]
+    assert f"ERROR stopped: {made.small.homes[FIRST].root / what}: " in line
+    assert not (made.small.homes[FIRST].root / what).exists()
 
 
 def test_a_node_without_a_silo_folder_gets_a_code(tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ import client_app.home
 import client_app.local_training
 from client_app.contribution import Sample
 from client_app.errors import Declined, SiloError
-from client_app.home import Reply
+from client_app.home import Reply, SiloHome
 from fcfl_strategy import rounds
-from privacy.errors import BudgetExceeded, LedgerError
-from privacy.ledger import Ledger
+from privacy.errors import BudgetExceeded, IdentityError, LedgerError
+from privacy.ledger import Ledger, verify
 from privacy.records import Release, RunClosed, RunOpened
 from secagg import silo as protocol
 from secagg.coordinator import unmask_request
 from secagg.envelopes import JoinRequest, MaskRequest
 from secagg.errors import SecAggError
-from secagg.messages import Bundle, EpochOutcome
+from secagg.messages import Bundle, Enrolment, EpochOutcome, Roster
 from tests.client_app.federation import (
     RUN_ID,
     Asked,
@@ -111,7 +111,7 @@ def test_the_ledger_head_does_not_tell_who_contributed(desk: MakeDesk) -> None:
     _, replies = completed(made, 1)
     contributors = {name for name in replies if releases_of(made.small.homes[name])}
     assert 0 < len(contributors) < 6
-    assert {masked_of(reply).ledger_head[0] for reply in replies.values()} == {2}
+    assert {masked_of(reply).ledger_head[0] for reply in replies.values()} == {3}
     nonces = set()
     for name in replies:
         with made.small.homes[name].ledger() as ledger:
@@ -451,7 +451,7 @@ def test_a_silo_with_a_lost_or_altered_ledger_stops_and_never_starts_from_zero(d
     if loss in ("ledger.anchor", "both"):
         anchor.unlink()
     if loss == "truncated":
-        ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:1]))
+        ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
     if loss == "edited":
         ledger.write_bytes(ledger.read_bytes().replace(b'"steps":1', b'"steps":0'))
     before = {path: path.read_bytes() for path in (ledger, anchor) if path.exists()}
@@ -460,6 +460,58 @@ def test_a_silo_with_a_lost_or_altered_ledger_stops_and_never_starts_from_zero(d
     with pytest.raises(LedgerError):
         made.silo(FIRST).enrol(dataclasses.replace(made.settings.terms, run_id=b"n" * 16).to_bytes())
     assert {path: path.read_bytes() for path in (ledger, anchor) if path.exists()} == before
+
+
+@pytest.mark.parametrize("loss", ["lost", "readable", "another", "damaged"])
+def test_a_silo_without_its_key_stops_and_never_makes_one(desk: MakeDesk, loss: str) -> None:
+    made = desk()
+    asked = made.ask(1)
+    root = made.small.homes[FIRST].root
+    key = root / "identity.key"
+    if loss == "lost":
+        key.unlink()
+    elif loss == "readable":
+        key.chmod(0o640)
+    elif loss == "another":
+        key.write_bytes((made.small.homes[SECOND].root / "identity.key").read_bytes())
+    else:
+        key.write_bytes(key.read_bytes()[:40])
+    before = {path: path.read_bytes() for path in root.iterdir() if path.is_file()}
+    with pytest.raises(IdentityError, match=r"identity\.key.*(restore|chmod 600)"):
+        SiloHome.open(root).ledger()
+    with pytest.raises(SiloError, match="never replaced"):
+        SiloHome.create(root, (root / "silo.toml").read_text())
+    assert {path: path.read_bytes() for path in root.iterdir() if path.is_file()} == before
+    if loss != "another":
+        return
+    exchanged = dataclasses.replace(made.silo(FIRST), home=SiloHome.open(root))
+    with pytest.raises(IdentityError):
+        exchanged.contribute(asked.bodies[FIRST], asked.arrays)
+
+
+def test_a_silo_enrols_with_the_key_that_signs_its_ledger(desk: MakeDesk) -> None:
+    made = desk()
+    home = made.small.homes[FIRST]
+    enrolled = home.run(RUN_ID).reply("enrol", 0)
+    assert enrolled is not None
+    assert Enrolment.from_bytes(enrolled.body).identity_key == home.identity.public_key
+    assert made.run.roster.entry(FIRST).identity_key == home.identity.public_key
+    assert len({entry.identity_key for entry in made.run.roster.entries}) == len(made.run.roster.entries)
+    files = home.root / "ledger.jsonl", home.root / "ledger.anchor"
+    assert verify(*files, home.identity.public_key).signer_given
+
+
+def test_a_roster_with_another_identity_under_the_silos_name_is_declined(desk: MakeDesk) -> None:
+    made = desk()
+    entries = tuple(
+        dataclasses.replace(entry, identity_key=made.small.homes[SECOND].identity.public_key)
+        if entry.silo_id == FIRST
+        else entry
+        for entry in made.run.roster.entries
+    )
+    run = dataclasses.replace(made.run, roster=Roster(entries))
+    with pytest.raises(Declined, match="another key under this silo's name"):
+        made.silo(FIRST).join(JoinRequest(run, 1).to_bytes())
 
 
 def test_a_ledger_restored_together_with_its_anchor_is_caught_by_the_head_others_remember(desk: MakeDesk) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
+from privacy.signing import fingerprint, read_public_key
 from server_app.config import KEYS
 from tests.experiments.tiny import SETTINGS, fcfl, released, silos, write_samples
 
@@ -274,7 +275,23 @@ def test_a_silo_is_made_once(run: Run, refused: Run, tmp_path: Path) -> None:
     command = "silo", "init", tmp_path / "silo", "--name=bank", "--data", tmp_path
     assert run(*command) == 0
     assert (tmp_path / "silo" / "silo.toml").exists()
+    kept = (tmp_path / "silo" / "identity.key").read_bytes()
     assert "already holds a silo" in refused(*command)
+    (tmp_path / "silo" / "silo.toml").unlink()
+    assert "identity.key" in refused(*command)
+    assert (tmp_path / "silo" / "identity.key").read_bytes() == kept
+
+
+def test_making_a_silo_tells_its_fingerprint_and_keeps_its_key(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "silo"
+    assert run("silo", "init", folder, "--name=bank", "--data", tmp_path) == 0
+    shown = capsys.readouterr()
+    assert fingerprint(read_public_key(folder / "identity.pub")) in shown.out
+    assert str(folder / "identity.pub") in shown.out
+    for line in (folder / "identity.key").read_text(encoding="utf-8").splitlines():
+        assert line not in shown.out + shown.err
 
 
 def test_ledgers_of_a_run_verify(run: Run, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,6 +300,37 @@ def test_ledgers_of_a_run_verify(run: Run, finished: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert shown.count("not private: seeded") + shown.count("seeded") >= 5
     assert "head " in shown
+    assert shown.count("as the file claims, checked against no key") == len(silos(finished)) + 1
+    assert "no anchor given" not in shown
+
+
+def test_a_ledger_is_checked_against_the_silos_key(
+    run: Run, refused: Run, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = silos(finished)[:2]
+    ledger, anchor = first / "ledger.jsonl", ("--anchor", first / "ledger.anchor")
+    assert run("ledger", "verify", ledger, *anchor, "--key", first / "identity.pub") == 0
+    shown = capsys.readouterr().out
+    assert f"signed by {fingerprint(read_public_key(first / 'identity.pub'))}, the given key" in shown
+    assert run("ledger", "verify", ledger) == 0
+    assert "no anchor given" in capsys.readouterr().out
+    line = refused("ledger", "verify", ledger, *anchor, "--key", second / "identity.pub")
+    assert line.startswith(f"{ledger}, line 1: the ledger is of key ")
+    line = refused("ledger", "verify", ledger, "--anchor", second / "ledger.anchor")
+    assert line.startswith(f"{second / 'ledger.anchor'}: the anchor is not signed by the ledger's key")
+    line = refused("ledger", "verify", ledger, "--key", first / "identity.key")
+    assert line.startswith(f"{first / 'identity.key'}: not an Ed25519 public key")
+    assert str(tmp_path / "none.pub") in refused("ledger", "verify", ledger, "--key", tmp_path / "none.pub")
+    *lines, last = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+    position = last.index('"signature":"') + len('"signature":"')
+    changed = tmp_path / "ledger.jsonl"
+    for text, words in (
+        (last[:position] + ("1" if last[position] != "1" else "2") + last[position + 1 :], "the signature is not by"),
+        (last[:position] + last[position + 128 :], "not signed"),
+    ):
+        changed.write_text("".join([*lines, text]), encoding="utf-8")
+        line = refused("ledger", "verify", changed, "--key", first / "identity.pub")
+        assert line.startswith(f"{changed}, line {len(lines) + 1}: {words}")
 
 
 def test_an_edited_ledger_is_refused_with_its_line(refused: Run, finished: Path, tmp_path: Path) -> None:
@@ -290,7 +338,7 @@ def test_an_edited_ledger_is_refused_with_its_line(refused: Run, finished: Path,
     edited = tmp_path / "ledger.jsonl"
     edited.write_text(text.replace('"epoch":2', '"epoch":9'), encoding="utf-8")
     assert edited.read_text(encoding="utf-8") != text
-    assert refused("ledger", "verify", edited).startswith(f"{edited}, line 3")
+    assert refused("ledger", "verify", edited).startswith(f"{edited}, line 4")
     lines = text.splitlines(keepends=True)
     edited.write_text("".join([*lines[:2], *lines[3:]]), encoding="utf-8")
     assert refused("ledger", "verify", edited).startswith(f"{edited}, line 3")

@@ -1,5 +1,6 @@
 """Making silo folders."""
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from client_app.errors import SiloError
 from client_app.home import SiloHome
 from experiments.silos import make_silo, make_silos
+from privacy.ledger import verify
+from privacy.signing import read_public_key
 
 
 def test_a_silo_is_made_with_its_policy_and_an_empty_ledger(tmp_path: Path) -> None:
@@ -19,7 +22,7 @@ def test_a_silo_is_made_with_its_policy_and_an_empty_ledger(tmp_path: Path) -> N
     assert opened.settings.policy.min_cohort == 9.0
     assert not opened.settings.policy.allow_seeded
     with opened.ledger() as ledger:
-        assert ledger.entries() == ()
+        assert [entry.kind for entry in ledger.entries()] == ["ledger_opened"]
 
 
 @pytest.mark.parametrize("name", ["daten ü", 'with "quotes"', "back\\slash", "emoji \U0001f600", "tab\there"])
@@ -42,6 +45,29 @@ def test_a_wrong_setting_leaves_nothing_behind(tmp_path: Path, epsilon: float, n
         make_silo(tmp_path / "silo", name, tmp_path / "data", epsilon=epsilon, delta=1e-5)
     assert not (tmp_path / "silo").exists()
     make_silo(tmp_path / "silo", "bank", tmp_path / "data", epsilon=1.0, delta=1e-5)
+
+
+def test_a_silo_is_made_with_an_identity_of_its_own_that_signs_its_ledger(tmp_path: Path) -> None:
+    made = make_silos([tmp_path / "a", tmp_path / "b"], tmp_path / "silos", epsilon=1, delta=1e-5)
+    assert made[0].identity.public_key != made[1].identity.public_key
+    for home in made:
+        assert stat.S_IMODE((home.root / "identity.key").stat().st_mode) == 0o600
+        public = read_public_key(home.root / "identity.pub")
+        assert public == home.identity.public_key
+        assert verify(home.root / "ledger.jsonl", home.root / "ledger.anchor", public).signer_given
+        secret = home.identity._private.private_bytes_raw()
+        assert secret.hex() not in repr(home)
+        assert repr(secret)[2:-1] not in repr(home)
+
+
+@pytest.mark.parametrize("left", ["identity.key", "identity.pub", "ledger.jsonl", "ledger.anchor"])
+def test_the_rest_of_a_silo_is_never_replaced(tmp_path: Path, left: str) -> None:
+    (tmp_path / "silo").mkdir()
+    (tmp_path / "silo" / left).write_bytes(b"kept")
+    with pytest.raises(SiloError, match=f"{left}.*never replaced.*restore"):
+        make_silo(tmp_path / "silo", "bank", tmp_path / "data", epsilon=1, delta=1e-5)
+    assert [path.name for path in (tmp_path / "silo").iterdir()] == [left]
+    assert (tmp_path / "silo" / left).read_bytes() == b"kept"
 
 
 def test_a_simulated_federation_gets_numbered_silos(tmp_path: Path) -> None:

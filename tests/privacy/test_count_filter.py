@@ -15,6 +15,7 @@ from privacy.filter import RenyiFilter
 from privacy.ledger import Ledger, verify
 from privacy.plan import MechanismPlan
 from privacy.records import Release, RunClosed, RunOpened, filter_of
+from tests.privacy.signed import KEY
 
 DELTA = 1e-5
 RATE = 256 / 28_000
@@ -151,11 +152,11 @@ def opened(kind: str) -> RunOpened:
 def test_three_rounds_with_a_restart_each_and_a_crash(tmp_path: Path, kind: str, epsilon: float, off: float) -> None:
     files = tmp_path / "l", tmp_path / "a"
     plan = MechanismPlan(0.01, 1.0, 1.0, 10, 1000)
-    with Ledger.create(*files) as ledger:
+    with Ledger.create(*files, signer=KEY) as ledger:
         ledger.append(RunOpened.KIND, opened(kind).body())
     for epoch in range(3):
         anchor = files[1].read_bytes()
-        with Ledger.open(*files) as ledger:
+        with Ledger.open(*files, signer=KEY) as ledger:
             entry, _ = Release.charge("run-1", epoch, plan, filter_of(ledger.entries(), "run-1"))
             ledger.append(entry.KIND, entry.body())
         if epoch == 1:  # killed between the entry and its anchor, and while it began another
@@ -170,12 +171,12 @@ def test_three_rounds_with_a_restart_each_and_a_crash(tmp_path: Path, kind: str,
     assert run.releases == 3
     assert run.epsilon == pytest.approx(epsilon, abs=off)
     if kind == "pld":
-        with Ledger.open(*files) as ledger, pytest.raises(BudgetExceeded, match="all 3 contributions"):
+        with Ledger.open(*files, signer=KEY) as ledger, pytest.raises(BudgetExceeded, match="all 3 contributions"):
             Release.charge("run-1", 3, plan, filter_of(ledger.entries(), "run-1"))
 
 
 def forge(files: tuple[Path, Path], bodies: list[tuple[str, dict[str, object]]]) -> None:
-    with Ledger.create(*files) as ledger:
+    with Ledger.create(*files, signer=KEY) as ledger:
         for kind, body in bodies:
             ledger.append(kind, body)
 
@@ -191,9 +192,9 @@ COST = MechanismPlan(0.01, 1.0, 1.0, 10, 1000).rdp(9.0)
 @pytest.mark.parametrize(
     ("bodies", "words"),
     [
-        ([release(k, rdp_total=COST * (k + 1)) for k in range(4)], "line 5: the budget is passed.*all 3"),
-        ([release(rdp=COST / 2, rdp_total=COST / 2)], "line 2: rdp is"),
-        ([release(rdp_total=COST * 2)], "line 2: rdp_total"),
+        ([release(k, rdp_total=COST * (k + 1)) for k in range(4)], "line 6: the budget is passed.*all 3"),
+        ([release(rdp=COST / 2, rdp_total=COST / 2)], "line 3: rdp is"),
+        ([release(rdp_total=COST * 2)], "line 3: rdp_total"),
     ],
 )
 def test_verify_enforces_the_count(tmp_path: Path, bodies: list[tuple[str, dict[str, object]]], words: str) -> None:
@@ -218,7 +219,7 @@ def test_verify_refuses_releases_outside_the_plan(tmp_path: Path) -> None:
 def test_verify_recomputes_the_planned_epsilon(tmp_path: Path) -> None:
     files = tmp_path / "l", tmp_path / "a"
     forge(files, [(RunOpened.KIND, opened("pld").body() | {"epsilon": 0.4})])
-    with pytest.raises(LedgerError, match=r"line 1: epsilon is 0\.4, recomputed 0\.50"):
+    with pytest.raises(LedgerError, match=r"line 2: epsilon is 0\.4, recomputed 0\.50"):
         verify(*files)
 
 
@@ -242,7 +243,7 @@ def test_counted_runs_fail_closed_where_a_renyi_filter_is_expected() -> None:
 def test_closed_runs_have_no_budget(tmp_path: Path) -> None:
     files = tmp_path / "l", tmp_path / "a"
     forge(files, [(RunOpened.KIND, opened("pld").body()), (RunClosed.KIND, RunClosed("run-1", "x").body())])
-    with Ledger.open(*files) as ledger, pytest.raises(PrivacyError, match="not open"):
+    with Ledger.open(*files, signer=KEY) as ledger, pytest.raises(PrivacyError, match="not open"):
         filter_of(ledger.entries(), "run-1")
 
 

@@ -18,6 +18,7 @@ from privacy.model import ClippedSum
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.records import Release, RunOpened
+from tests.privacy.signed import KEY
 from tests.privacy.test_mlp import brute_force
 
 torch.set_num_threads(1)
@@ -155,7 +156,7 @@ def test_the_ledger_holds_the_variance_scale(tmp_path: Path) -> None:
     files = tmp_path / "l", tmp_path / "a"
     opened = RunOpened("run-1", 1.0, 1e-5, 17.0, 0.5, "fcfl 0.1.0")
     current = opened.filter()
-    with Ledger.create(*files) as ledger:
+    with Ledger.create(*files, signer=KEY) as ledger:
         ledger.append(opened.KIND, opened.body())
         for epoch, scale in enumerate((0.0, 0.25)):
             plan = MechanismPlan(0.1, 1.0, 4.0, 5, 1000, scale)

@@ -24,6 +24,7 @@ from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.records import Release, RunOpened
+from tests.privacy.signed import KEY
 
 torch.set_num_threads(1)
 MODEL = Mlp(6, (9, 8))
@@ -136,7 +137,7 @@ def test_every_evaluation_is_a_row_of_its_own(tmp_path: Path) -> None:
     files = tmp_path / "l", tmp_path / "a"
     opened = RunOpened("run-1", 2.0, 1e-5, 9.0, 0.5, "fcfl")
     current, plan = opened.filter(), MechanismPlan(0.2, 0.5, 5.0, 1, 300)
-    with Ledger.create(*files) as ledger:
+    with Ledger.create(*files, signer=KEY) as ledger:
         ledger.append(opened.KIND, opened.body())
         for purpose in ("training", BACKTRACKING, EVALUATION):
             entry, current = Release.charge("run-1", 4, plan, current, purpose)

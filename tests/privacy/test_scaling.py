@@ -27,6 +27,7 @@ from privacy.scaling import (
     private_moments,
     sums_stddev,
 )
+from tests.privacy.signed import KEY
 
 BOUND, RECORDS, WIDTH = 3.0, 400, 7
 HOSTILE = [0.0, 3.0, -3.0, 1e30, -1e300, 1e-300, math.nan, math.inf, -math.inf]
@@ -205,7 +206,7 @@ def test_scaling_is_one_row_of_the_ledger_and_uses_the_budget_of_the_run(tmp_pat
     opened = RunOpened("run-1", 2.0, 1e-5, 9.0, 0.5, "fcfl")
     training = MechanismPlan(0.1, 1.0, 4.0, 5, RECORDS)
     current = opened.filter()
-    with Ledger.create(*files) as ledger:
+    with Ledger.create(*files, signer=KEY) as ledger:
         ledger.append(opened.KIND, opened.body())
         for epoch, (of, purpose) in enumerate([(plan(sigma=12.0), SCALING), (training, "training")]):
             entry, current = Release.charge("run-1", epoch, of, current, purpose)

@@ -16,6 +16,7 @@ from privacy.ledger import Ledger, verify
 from privacy.randomness import RandomStream
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY, Release, RunOpened
 from privacy.silo_unit import PURPOSE, SiloPlan, clip_update, release_update
+from tests.privacy.signed import KEY
 
 DELTA = 1e-5
 
@@ -118,7 +119,7 @@ def test_the_ledger_says_which_silo_is_the_neighbour(tmp_path: Path, neighbour: 
     assert plan.adjacency == adjacency
     opened = RunOpened("run-1", 1.0, DELTA, 17.0, 0.3, "fcfl", unit="silo", adjacency=plan.adjacency)
     current = opened.filter()
-    with Ledger.create(*files) as ledger:
+    with Ledger.create(*files, signer=KEY) as ledger:
         ledger.append(opened.KIND, opened.body())
         for epoch in range(3):
             entry, current = Release.charge("run-1", epoch, plan.mechanism, current, PURPOSE)

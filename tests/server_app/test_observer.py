@@ -10,9 +10,10 @@ import pytest
 
 from fcfl_strategy import rounds
 from fcfl_strategy.settings import Settings
-from privacy.errors import LedgerError
+from privacy.errors import IdentityError, LedgerError
 from privacy.ledger import verify
 from privacy.release import ReleasePlan
+from privacy.signing import SigningKey
 from server_app.config import RunConfig
 from server_app.observer import RunObserver
 from server_app.run_folder import RunFolder
@@ -94,7 +95,7 @@ def test_a_run_is_closed_once_and_then_takes_nothing(folder: RunFolder) -> None:
         observer.close("completed")
         observer.close("completed")
         head = observer.head
-    assert head[0] == 3
+    assert head[0] == 4
     (run,) = verify(folder.path / "ledger.jsonl", folder.path / "ledger.anchor").runs
     assert run.closed
     assert run.releases == 1
@@ -107,11 +108,22 @@ def test_two_coordinators_cannot_conduct_one_run(folder: RunFolder) -> None:
         pass
 
 
+def test_the_ledger_is_signed_with_a_key_made_for_the_run(folder: RunFolder) -> None:
+    """Made once: a run that is resumed without it stops, and a crash before the ledger was begun loses nothing."""
+    key = SigningKey.create(folder.path / "identity.key")
+    charged(folder, [(1, PLAN)])
+    assert verify(folder.path / "ledger.jsonl", folder.path / "ledger.anchor", key.public_key).signer_given
+    (folder.path / "identity.key").unlink()
+    with pytest.raises(IdentityError, match=r"identity\.key: the identity key is missing"):
+        RunObserver.open(folder, MADE)
+    assert not (folder.path / "identity.key").exists()
+
+
 def test_an_edited_ledger_stops_the_run(folder: RunFolder) -> None:
     charged(folder, [(1, PLAN), (2, PLAN)])
     path = folder.path / "ledger.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"epoch":2', b'"epoch":1'))
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 3"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 4"):
         RunObserver.open(folder, MADE)
 
 
