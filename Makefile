@@ -41,7 +41,7 @@ audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit
 
 scaling-study: $(VENV)/.ready
-	$(BIN)/python -m experiments.scaling --misfit
+	$(BIN)/python -m experiments.scaling --constants both
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,7 @@ See docs/design/feature-scaling.md.
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -147,7 +147,7 @@ def conclusion(title: str, arms: Sequence[Arm]) -> str:
     )
 
 
-def figure(parts: dict[str, Sequence[Arm]]) -> Figure:
+def figure(parts: Mapping[str, Sequence[Arm]]) -> Figure:
     """Skill of every seed and its mean, one panel for each part."""
     with mpl.rc_context({"font.size": 9.0}):
         drawn = Figure(figsize=(4.2 * len(parts), 3.2), layout="constrained")
@@ -172,7 +172,12 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     parser.add_argument("--rounds", type=int, default=8, help="rounds")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of model, samples and noise")
     parser.add_argument("--hidden", type=int, nargs="+", default=list(Mlp().hidden), help="widths of the model")
-    parser.add_argument("--misfit", action="store_true", help="also with public constants that do not fit")
+    parser.add_argument(
+        "--constants",
+        choices=("fit", "misfit", "both"),
+        default="fit",
+        help="public constants as they are, or wrong ones",
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("runs/scaling"), help="folder for the figure and the JSON file"
     )
@@ -182,9 +187,11 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     console = console or Console()
     setting = replace(Setting(), rounds=chosen.rounds, model=Mlp(N_FEATURES, tuple(chosen.hidden)))
     seeds = list(range(1, chosen.seeds + 1))
-    factors = {PREPARED: np.ones(N_FEATURES, dtype=np.float32)} | ({MISFIT: misfit()} if chosen.misfit else {})
+    factors = {PREPARED: np.ones(N_FEATURES, dtype=np.float32), MISFIT: misfit()}
+    if chosen.constants != "both":
+        del factors[MISFIT if chosen.constants == "fit" else PREPARED]
     arms = [(PUBLIC, 0.0), *((f"private, {share:.0%}", share) for share in SHARES), (LEAKING, 0.0)]
-    parts: dict[str, Sequence[Arm]] = {}
+    parts: dict[str, list[Arm]] = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -194,7 +201,10 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
             records = [len(shard.train.targets) for shard in shards]
             for title, factor in factors.items():
                 silos = [Silo.of(shard, factor) for shard in shards]
-                parts[title] = [measure(name, share, setting, silos, seeds) for name, share in arms]
+                parts[title] = done = []
+                for name, share in arms:
+                    done.append(measure(name, share, setting, silos, seeds))
+                    console.print(f"{title}: {name}, skill {fmean(done[-1].skills):.3f}", highlight=False)
     finally:
         torch.set_num_threads(threads)
     console.print(

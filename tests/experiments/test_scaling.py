@@ -110,7 +110,7 @@ def test_the_words_follow_the_numbers() -> None:
 
 def test_the_command_prints_a_table_and_writes_figure_and_json(tmp_path: Path) -> None:
     shown = io.StringIO()
-    small = ["--tickers", "6", "--silos", "2", "--rounds", "1", "--seeds", "2", "--hidden", "8", "--misfit"]
+    small = ["--tickers", "6", "--silos", "2", "--rounds", "1", "--seeds", "2", "--hidden", "8", "--constants", "both"]
     command.main([*small, "--out", str(tmp_path)], Console(file=shown, width=80))
     text = shown.getvalue()
     assert {path.name for path in tmp_path.iterdir()} == {"scaling.json", "scaling.svg", "scaling.png"}
