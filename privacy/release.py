@@ -31,6 +31,9 @@ squared error of the zero forecast, and, where the data know it, of the optimal 
 FEATURE_BOUND = 3.0
 """Public range of a feature in a scaling release: features beyond it are clipped."""
 
+SAMPLES_PER_BAR = 134
+"""Samples that one raw bar enters at most: the group whose epsilon is told beside that of one sample (errata E23)."""
+
 SCALING_NORM = 4.0
 """Largest norm of a record's scaled features and their squares in a scaling release; longer ones are clipped."""
 

@@ -21,6 +21,8 @@ from fcfl_strategy.exchange import array_record
 from fcfl_strategy.settings import Settings
 from fcfl_strategy.strategy import FcflStrategy
 from privacy.errors import PrivacyError
+from privacy.pld import epsilon_group
+from privacy.release import SAMPLES_PER_BAR
 from privacy.terms import RunTerms
 from secagg.errors import SecAggError
 from server_app.config import ConfigError, RunConfig
@@ -97,6 +99,18 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
     return write_report(path)
 
 
+def _group(run: Opened) -> Mapping[str, float] | None:
+    """Epsilon of all samples that one price enters, for a silo that contributed in every epoch (errata E23)."""
+    terms = run.settings.terms
+    epochs = sum(row["purpose"] == "train" for row in run.folder.history())
+    if terms.unit != "record" or epochs == 0:
+        return None
+    # Constant noise, or the least that the terms allow: with a loss distribution the noise may not depend on outputs.
+    steps = epochs * (terms.steps + terms.backtracks)
+    epsilon = epsilon_group(terms.sampling_rate, terms.sigma_min, steps, terms.delta, SAMPLES_PER_BAR)
+    return {"records": SAMPLES_PER_BAR, "epsilon": epsilon}
+
+
 def _summary(run: Opened, strategy: FcflStrategy, observer: RunObserver, began: datetime) -> Mapping[str, Any]:
     terms = run.settings.terms
     last = run.folder.history()[-1]
@@ -121,6 +135,7 @@ def _summary(run: Opened, strategy: FcflStrategy, observer: RunObserver, began: 
         "adjacency": terms.adjacency,
         "accountant": terms.accountant,
         "further_budgets": strategy.further_budgets,
+        "group": _group(run),
         "evaluation": {"validation": last["validation"], "test": last["test"]} if evaluated else None,
         "silos": len(strategy.records),
         "records_total": sum(strategy.records.values()),

@@ -148,6 +148,7 @@ class Summary:
     adjacency: str
     accountant: str
     further_budgets: Mapping[str, tuple[float, float]]
+    group: tuple[int, float] | None
     evaluation: Evaluation | None
     silos: int
     records_total: int
@@ -410,6 +411,7 @@ def _summary(value: _Object) -> Summary:
         evaluation = Evaluation(validation=_metrics(both.child("validation")), test=_metrics(both.child("test")))
     software = value.child("software")
     further = value.child("further_budgets")
+    group = None if value.null("group") else value.child("group")
     ledger = value.child("ledger")
     entries = ledger.integer("entries")
     head = "" if entries == 0 and ledger.text("head") == "" else ledger.hexadecimal("head")
@@ -442,6 +444,7 @@ def _summary(value: _Object) -> Summary:
             for name in further.value
             for budget in [further.child(name)]
         },
+        group=None if group is None else (group.integer("records"), group.epsilon("epsilon")),
         evaluation=evaluation,
         silos=silos,
         records_total=value.integer("records_total"),

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from server_app.report import wording
-from server_app.report.data import Metrics, Run, load_run
+from server_app.report.data import Metrics, Run, Summary, load_run
 from server_app.report.figures import charts
 from server_app.report.template import PAGE, STYLE
 
@@ -335,7 +335,8 @@ def _open(run: Run) -> list[_Open]:
         validation,
         _Open(
             "Prices and tickers. One price enters many samples (every window it falls into), and a group of records is "
-            "protected far less than a single one. That a silo holds a ticker, or a price of it, is not hidden."
+            f"protected far less than a single one{_group_text(summary)}. That a silo holds a ticker, or a price of "
+            "it, is not hidden."
         ),
         _Open(
             f"Record counts. Each silo told how many records it trains on when it enrolled; "
@@ -344,6 +345,13 @@ def _open(run: Run) -> list[_Open]:
         _Open("A record held by several silos: each of them spends on it, and the spends add up."),
         _Open("That a silo takes part in the federation, its software version, and when its messages arrive."),
     ]
+
+
+def _group_text(summary: Summary) -> str:
+    if summary.group is None:
+        return ""
+    records, epsilon = summary.group
+    return f": the {records} samples that one price may enter have epsilon {wording.bound(epsilon, 1)} together"
 
 
 def _columns(run: Run) -> list[_Column]:

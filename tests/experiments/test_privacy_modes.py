@@ -9,8 +9,9 @@ import pytest
 
 from client_app.home import SiloHome
 from client_app.privacy_book import PrivacyBook
-from data_prep.features.table import FEATURES
+from data_prep.features.table import FEATURES, MEMORY_ROWS
 from data_prep.shards import open_shard
+from data_prep.spec import FederationSpec
 from fcfl_strategy.errors import RunError
 from privacy.audit import LedgerSummary
 from privacy.ledger import verify
@@ -23,7 +24,7 @@ from privacy.records import (
     Release,
     RunOpened,
 )
-from privacy.release import FEATURE_BOUND
+from privacy.release import FEATURE_BOUND, SAMPLES_PER_BAR
 from privacy.scaling import SCALING
 from tests.client_app.federation import Conducted, Small, conduct, records_of
 from tests.experiments.watch import TRAIN, UNMASK, Faults, Sums, before_close, drop
@@ -325,6 +326,10 @@ def test_silos_whose_budget_cannot_hold_the_release_leave_the_public_scale(
     assert (scale["feature_mean"] == 0).all()
     assert (scale["feature_scale"] == 1).all()
     assert [type(row) for row in rows(made.homes["silo-00"], SCALING)] == [Abstention]
+
+
+def test_the_group_told_beside_one_sample_is_every_sample_a_bar_can_enter() -> None:
+    assert MEMORY_ROWS + 1 + FederationSpec().fill_limit == SAMPLES_PER_BAR
 
 
 def test_the_public_range_of_a_scaling_release_is_that_of_the_features() -> None:
