@@ -16,11 +16,11 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client_app.contribution import Sample
-from client_app.errors import Code, Declined, SiloError
+from client_app.errors import Code, ControlLost, Declined, SiloError
 from client_app.home import Reply, SiloHome
 from client_app.silo import Silo
 from data_prep.shards import open_shard
-from privacy.errors import BudgetExceeded, IdentityError, LedgerError
+from privacy.errors import IdentityError, LedgerError, PrivacyError
 from secagg.errors import SecAggError
 
 BODY, ARRAYS = "body", "arrays"
@@ -70,12 +70,15 @@ def _logged(root: Path, message: Message, stage: Callable[[Silo, bytes, Arrays],
         silo = open_silo(root)
         with silo.home.alone():
             reply = stage(silo, *_unpack(message))
-    except (Declined, SecAggError, BudgetExceeded) as reason:
-        logger.warning("declined: %s", reason)
-        return _packed({"code": int(Code.DECLINED)}, {}, message)
     except (SiloError, IdentityError, LedgerError) as reason:
         logger.error("stopped: %s", reason)
         return _packed({"code": int(Code.FAILED)}, {}, message)
+    except (Declined, SecAggError, PrivacyError) as reason:
+        logger.warning("declined: %s", reason)
+        return _packed({"code": int(Code.DECLINED)}, {}, message)
+    except ControlLost as reason:
+        logger.warning("%s", reason)
+        return _packed({"code": int(Code.CONTROL_LOST)}, {}, message)
     except Exception:
         logger.exception("failed")
         return _packed({"code": int(Code.FAILED)}, {}, message)

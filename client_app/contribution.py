@@ -1,5 +1,7 @@
 """What a silo puts into one secure sum: coin, local training, control change, scalars, metrics."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -45,6 +47,12 @@ class Sample:
     def records(self) -> int:
         """``N_i``."""
         return len(self.shard.train.targets)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 over those of the arrays, as the manifest has them, and ``N_i``."""
+        arrays = json.dumps(self.shard.manifest["arrays"], sort_keys=True)
+        return hashlib.sha256(f"{self.records} {arrays}".encode()).digest()
 
     @property
     def features(self) -> int:

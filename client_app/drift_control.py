@@ -31,6 +31,8 @@ class Control:
         where it is not measured, so that its public bound counts.
     measured : bool
         Whether a contribution has been settled.
+    generation : int
+        How often the coordinator has reset all controls (errata E7).
     """
 
     weighted: NDArray[np.float64]
@@ -39,6 +41,7 @@ class Control:
     direction: float = 0.0
     variance: float = math.inf
     measured: bool = False
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,5 +72,16 @@ def settle(control: Control, epoch: int, pending: Pending | None) -> Control:
     if pending is None:
         return replace(control, settled=epoch)
     return Control(
-        control.weighted + pending.change, epoch, pending.drift, pending.direction, pending.variance, measured=True
+        control.weighted + pending.change,
+        epoch,
+        pending.drift,
+        pending.direction,
+        pending.variance,
+        measured=True,
+        generation=control.generation,
     )
+
+
+def reset(control: Control, generation: int) -> Control:
+    """Return a control of zero: one silo lost its own, so that all begin again, and the mean stays exact."""
+    return Control(np.zeros_like(control.weighted), control.settled, generation=generation)

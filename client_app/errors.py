@@ -7,11 +7,12 @@ class Code(IntEnum):
     """The only thing the coordinator learns about a refusal.
 
     ``FAILED`` covers everything that depends on data, files or software, so that the code itself
-    says nothing about a record.
+    says nothing about a record. ``CONTROL_LOST`` asks for a reset of all controls.
     """
 
     DECLINED = 1
     FAILED = 2
+    CONTROL_LOST = 3
 
 
 class Declined(Exception):  # noqa: N818 - a decision, not a defect
@@ -19,6 +20,10 @@ class Declined(Exception):  # noqa: N818 - a decision, not a defect
 
     The text stays in the silo's own log.
     """
+
+
+class ControlLost(Exception):  # noqa: N818 - a state, not a defect
+    """The silo's control variate is gone; it goes on once the coordinator has announced a reset of all controls."""
 
 
 class SiloError(ValueError):

@@ -12,6 +12,8 @@ Layout::
                   keys         share-encryption key of the run (secret)
                   run          roster and threshold
                   control.npz  committed control variate
+                  control.lost generation of the controls when it was found missing
+                  samples      fingerprint of the samples the silo enrolled with
                   <epoch>.bundle    mask key and self-mask seed (secret), and the bundle that goes with them
                   <stage>.<epoch>.reply   outbox: reply, request where `unmask` needs it, pending control change
 """
@@ -19,6 +21,7 @@ Layout::
 import fcntl
 import hashlib
 import io
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,13 +34,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_app.drift_control import Control, Pending
-from client_app.errors import Declined, SiloError
+from client_app.errors import ControlLost, Declined, SiloError
 from client_app.policy import SiloSettings, load_settings, parse_settings
 from privacy.ledger import Ledger
 from privacy.records import Abstention, Release, parse
 from privacy.signing import SigningKey
 
 NEVER_REPLACED = ("silo.toml", "identity.key", "identity.pub", "ledger.jsonl", "ledger.anchor")
+
+logger = logging.getLogger("fcfl.silo")
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,25 @@ class RunFolder:
                 float(stored["direction"]),
                 float(stored["variance"]),
                 bool(stored["measured"]),
+                int(stored["generation"]),
             )
+
+    def check_control(self, generation: int, *, released: bool) -> None:
+        """Make sure that a control is there, or that the coordinator has reset all of them since it was missed.
+
+        Raises
+        ------
+        ControlLost
+            If the silo has released something in this run and has no control.
+        """
+        if self.has_control() or not released:
+            return
+        missed = self.get("control.lost")
+        if missed is None:
+            self.put("control.lost", str(generation).encode())
+        if missed is None or int(missed) >= generation:
+            raise ControlLost("control.npz is lost; waiting for the coordinator to reset all controls")
+        logger.warning("control.npz was lost; all controls were reset, going on from zero")
 
     def settled(self) -> int:
         """Return the last epoch that is over for this silo; 0 before the first is."""
@@ -251,6 +274,7 @@ class RunFolder:
     def put_control(self, control: Control) -> None:
         """Commit the control."""
         self.put("control.npz", _packed(**vars(control)))
+        (self.path / "control.lost").unlink(missing_ok=True)
 
     def erase_before(self, epoch: int) -> None:
         """Delete the secrets, replies and pending changes of the epochs before ``epoch`` (enrolment is epoch 0)."""

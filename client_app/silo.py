@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_app.contribution import Question, Sample, contribution
-from client_app.drift_control import settle
+from client_app.drift_control import reset, settle
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
 from client_app.policy import check_plan, check_terms
@@ -76,6 +76,7 @@ class Silo:
             )
             book.open_run(terms, self.software)
             folder.put("terms", body)
+            folder.put("samples", self.sample.fingerprint)
             folder.put("keys", keys.to_bytes())
             logger.info("run %s: enrolled with %d records", terms.run_id.hex(), self.sample.records)
         return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
@@ -145,11 +146,8 @@ class Silo:
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
             scale = _scale(arrays, plan, terms)
-            if not folder.has_control() and book.spent(terms):
-                raise SiloError(
-                    "control.npz is lost; this silo cannot go on in this run without a reset of all controls"
-                )
-            self._settle(folder, book, terms, announcement.outcomes, epoch, plan.parameters)
+            folder.check_control(plan.control_generation, released=book.spent(terms))
+            self._settle(folder, book, plan, announcement.outcomes, epoch)
 
             question = Question(
                 announcement, plan, terms, plan.charges(terms, self.sample.records), point, control_mean, scale
@@ -192,9 +190,8 @@ class Silo:
         return reply
 
     def _check_records(self, folder: RunFolder) -> None:
-        """Refuse if the samples are not the ones the silo enrolled with: ``N_i`` is frozen for a run (errata E25)."""
-        enrolled = folder.reply("enrol", 0)
-        if enrolled is None or Enrolment.from_bytes(enrolled.body).records != self.sample.records:
+        """Refuse if the samples are not the ones the silo enrolled with: they are frozen for a run (errata E25)."""
+        if folder.need("samples") != self.sample.fingerprint:
             raise SiloError("the samples changed during the run; restore those the silo enrolled with")
 
     def _check_head(self, book: PrivacyBook, announcement: Announcement) -> None:
@@ -207,23 +204,28 @@ class Silo:
         self,
         folder: RunFolder,
         book: PrivacyBook,
-        terms: RunTerms,
+        plan: ReleasePlan,
         outcomes: tuple[EpochOutcome, ...],
         before: int,
-        parameters: int,
     ) -> None:
         """Apply the announced outcomes to the control, then close and erase the epochs before this one.
+
+        A control of an earlier generation is reset, and what was still to be settled for it is dropped.
 
         A reply that was stored but never entered in the ledger has not left; whatever the coordinator says of it,
         it must not shape later releases.
         """
-        control = folder.control(parameters)
+        control = folder.control(plan.parameters)
+        if plan.control_generation < control.generation:
+            raise Declined("the controls were reset since this plan was made")
         for outcome in outcomes:
             if control.settled < outcome.epoch < before:
                 counted = outcome.status == "completed" and self.name in outcome.survivors
                 sent = folder.reply("contribute", outcome.epoch)
                 counted = counted and sent is not None and not book.missing(sent.lines)
                 control = settle(control, outcome.epoch, sent.pending if sent and counted else None)
+        if plan.control_generation > control.generation:
+            control = reset(control, plan.control_generation)
         folder.put_control(replace(control, settled=before - 1))
         folder.erase_before(before)
 

@@ -43,6 +43,7 @@ def dump(state: RunState) -> bytes:
         "empty": state.empty,
         "ledger_heads": {silo: head.hex() for silo, head in state.ledger_heads.items()},
         "evaluated": state.evaluated,
+        "generation": state.generation,
         "scale": None if state.scale is None else [x.hex() for x in (*state.scale.mean, *state.scale.scale)],
     }
     buffer = io.BytesIO()
@@ -116,5 +117,6 @@ def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> Ru
         empty=scalars["empty"],
         ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},
         evaluated=scalars["evaluated"],
+        generation=scalars["generation"],
         scale=_scale(scalars["scale"]),
     )

@@ -33,6 +33,8 @@ class RunState:
     server : ServerState
     control_total : ndarray of float64, shape (p,)
         ``sum_i N_i c_i`` over all enrolled silos, a sum of ring integers times powers of two: exact.
+    generation : int
+        How often all controls were reset (errata E7).
     rounds : int
         Rounds done, empty ones included.
     epoch : int
@@ -67,6 +69,7 @@ class RunState:
     empty: int
     ledger_heads: Mapping[str, bytes]
     evaluated: bool = False
+    generation: int = 0
     scale: FeatureScale | None = None
 
 
@@ -133,6 +136,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         step_size=settings.step_size,
         proximal=min(settings.proximal * state.divergence, settings.proximal_max),
         drift_budget=settings.drift_budget * terms.steps * len(point) * term**2,
+        control_generation=state.generation,
         control_smoothing=settings.control_smoothing,
         control_gain=settings.control_gain,
         cohort=terms.cohort,
@@ -240,6 +244,11 @@ def announced(settings: Settings, state: RunState, plan: ReleasePlan) -> RunStat
     for part in charges(settings, plan):
         state = replace(state, spent=fits(state.spent, part) or state.spent)
     return replace(state, epoch=state.epoch + 1)
+
+
+def reset_controls(state: RunState) -> RunState:
+    """State after a silo lost its control: all begin again at zero, so that ``c`` stays the exact mean."""
+    return replace(state, control_total=np.zeros_like(state.control_total), generation=state.generation + 1)
 
 
 def abandon(state: RunState) -> RunState:

@@ -22,6 +22,8 @@ from secagg.ring import Layout, decode_sum
 
 logger = logging.getLogger("fcfl.coordinator")
 
+CONTROL_LOST = 3
+"""Code of a silo that cannot go on before all controls are reset."""
 JOIN, CONTRIBUTE, UNMASK = "query.join", "train", "query.unmask"
 
 
@@ -93,6 +95,7 @@ class SecureEpoch:
         self.masked: dict[str, MaskedInput] = {}
         self.shares: dict[str, UnmaskShares] = {}
         self.fixed: UnmaskRequest
+        self.control_lost = False
         self.bytes_down = self.bytes_up = 0
         for silo in announcement.ids:
             stored = federation.journal.get(federation.name(self.number, "masked", silo))
@@ -153,6 +156,7 @@ class SecureEpoch:
         silo = self.federation.silos[answer.node]
         if answer.body is None:
             logger.warning("epoch %d: %s gave no vector (code %s)", self.number, silo, answer.code)
+            self.control_lost |= answer.code == CONTROL_LOST
             return
         if self._fixed() is not None:
             logger.warning("epoch %d: the vector of %s came after the survivors were fixed", self.number, silo)

@@ -176,6 +176,9 @@ class FcflStrategy(Strategy):
         except (SecAggError, SumError) as error:
             logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
             self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1))
+        if self._open is not None and self._open.secure.control_lost:
+            logger.warning("epoch %d: a silo lost its control; all controls are reset", self._state.epoch)
+            self._state = rounds.reset_controls(self._state)
         status = "completed" if done else "abandoned"
         if training and done and self._opened.facts.contributors == 0:
             status = "empty"

@@ -113,6 +113,8 @@ class ReleasePlan(Wire):
         ``mu`` of eq. 13.
     drift_budget : float
         ``d_max`` on ``||w_i - y||^2``; 0 switches it off.
+    control_generation : int
+        How often all controls were reset, because a silo lost its own (errata E7).
     control_smoothing, control_gain : float
         ``xi`` of errata E7 (0 switches drift control off) and the factor on ``c - c_i``.
     cohort, score_total, min_probability, drift_penalty : float
@@ -139,6 +141,7 @@ class ReleasePlan(Wire):
     step_size: float
     proximal: float
     drift_budget: float
+    control_generation: int
     control_smoothing: float
     control_gain: float
     cohort: float
@@ -166,6 +169,7 @@ class ReleasePlan(Wire):
             step_size=0 < self.step_size < math.inf,
             proximal=0 <= self.proximal < math.inf,
             drift_budget=0 <= self.drift_budget < math.inf,
+            control_generation=0 <= self.control_generation < 2**31,
             control_smoothing=0 <= self.control_smoothing <= 1,
             control_gain=0 <= self.control_gain <= 1,
             cohort=0 < self.cohort < math.inf,

@@ -237,6 +237,7 @@ def _plan(setting: Setting, sigma: float, eta: float, sizes: Sequence[int]) -> R
         step_size=eta,
         proximal=0.0,
         drift_budget=setting.drift_budget,
+        control_generation=0,
         control_smoothing=0.0,
         control_gain=0.0,
         cohort=float(len(sizes)),

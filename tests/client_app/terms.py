@@ -52,6 +52,7 @@ def plan_of(terms: RunTerms, **change: Any) -> ReleasePlan:
         "step_size": 0.5,
         "proximal": 0.0,
         "drift_budget": 0.0,
+        "control_generation": 0,
         "control_smoothing": 0.3,
         "control_gain": 0.5,
         "cohort": terms.cohort,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import client_app.home
 import client_app.local_training
 from client_app.contribution import Sample
-from client_app.errors import Declined, SiloError
+from client_app.errors import ControlLost, Declined, SiloError
 from client_app.home import Reply, SiloHome
 from fcfl_strategy import rounds
 from privacy.errors import BudgetExceeded, IdentityError, LedgerError
@@ -29,6 +29,7 @@ from secagg.envelopes import JoinRequest, MaskRequest
 from secagg.errors import SecAggError
 from secagg.messages import Bundle, Enrolment, EpochOutcome, Roster
 from tests.client_app.federation import (
+    PARAMETERS,
     RUN_ID,
     Asked,
     Desk,
@@ -359,7 +360,7 @@ def test_a_power_cut_at_any_write_of_an_enrolment_opens_the_run_once(
         first = made.silo(FIRST).enrol(terms.to_bytes())
         assert same_reply(made.silo(FIRST).enrol(terms.to_bytes()), first)
         assert [type(record) for record in records_of(home)] == [RunOpened]
-    assert count == 4
+    assert count == 5
 
 
 def test_after_a_power_cut_a_run_id_keeps_the_terms_the_ledger_has(
@@ -763,8 +764,12 @@ def test_samples_that_change_during_a_run_are_refused(desk: MakeDesk) -> None:
     train = silo.sample.shard.train
     fewer = dataclasses.replace(train, features=train.features[:-1], targets=train.targets[:-1])
     other = dataclasses.replace(silo, sample=Sample(dataclasses.replace(silo.sample.shard, train=fewer)))
-    with pytest.raises(SiloError, match="samples changed"):
-        other.contribute(asked.bodies[FIRST], asked.arrays)
+    edited = {**silo.sample.shard.manifest["arrays"], "train.targets.npy": {"sha256": "0" * 64}}
+    manifest = {**silo.sample.shard.manifest, "arrays": edited}
+    replaced = dataclasses.replace(silo, sample=Sample(dataclasses.replace(silo.sample.shard, manifest=manifest)))
+    for changed in (other, replaced):
+        with pytest.raises(SiloError, match="samples changed"):
+            changed.contribute(asked.bodies[FIRST], asked.arrays)
     assert releases_of(silo.home) == []
 
 
@@ -776,12 +781,33 @@ def test_one_process_at_a_time_answers_for_a_silo(desk: MakeDesk) -> None:
         pass
 
 
-def test_a_silo_that_lost_its_control_stops_instead_of_starting_it_at_zero(desk: MakeDesk) -> None:
+def test_a_silo_that_lost_its_control_waits_for_a_reset_of_all_and_spends_nothing_before(desk: MakeDesk) -> None:
     made = desk()
     completed(made, 1)
     assert releases_of(made.small.homes[FIRST])
     (made.folder(FIRST) / "control.npz").unlink()
-    asked = made.ask(2)
-    with pytest.raises(SiloError, match="control"):
-        made.contribute(asked, FIRST)
+    for epoch in (2, 3):
+        asked = made.ask(epoch)
+        with pytest.raises(ControlLost, match="control"):
+            made.contribute(asked, FIRST)
     assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
+    made.state = rounds.reset_controls(made.state)
+    made.contribute(made.ask(4), FIRST)
+    assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1, 4]
+    assert made.small.homes[FIRST].run(RUN_ID).control(PARAMETERS).generation == 1
+
+
+def test_a_reset_drops_what_was_to_be_settled_and_is_never_undone(desk: MakeDesk) -> None:
+    made = desk(rounds=5)
+    completed(made, 1)
+    completed(made, 2, outcomes=(outcome(1, made),))
+    folder = made.small.homes[SECOND].run(RUN_ID)
+    assert folder.control(PARAMETERS).weighted.any()
+    before, made.state = made.state, rounds.reset_controls(made.state)
+    made.contribute(made.ask(3, outcomes=(outcome(1, made), outcome(2, made))), SECOND)
+    control = folder.control(PARAMETERS)
+    assert not control.weighted.any()
+    assert (control.generation, control.settled, control.drift) == (1, 2, 0.0)
+    made.state = before
+    with pytest.raises(Declined, match="reset"):
+        made.contribute(made.ask(4, outcomes=(outcome(1, made), outcome(2, made))), SECOND)

@@ -99,6 +99,28 @@ def test_with_up_to_n_minus_t_silos_lost_a_round_gives_exactly_the_survivors_sum
         assert [release.epoch for release in releases_of(home)] == sums.spent[name]
 
 
+def test_a_silo_that_loses_its_control_misses_an_epoch_and_all_begin_again_with_the_exact_mean(
+    small: MakeSmall, hurry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, sums = small(5), Sums.watched(monkeypatch)
+    seen, states = invariant(made, monkeypatch), []
+
+    def losing(message: Message) -> None:
+        if (message.metadata.message_type, epoch_of(message), silo_of(message)) == (TRAIN, 2, 3):
+            (path,) = made.homes["silo-03"].root.glob("runs/*/control.npz")
+            path.unlink()
+
+    config = made.config(**hurry, rounds=4)
+    grid = made.grid(config, fault=losing)
+    done = conduct(grid, config, tmp_path / "run", lambda strategy: states.append(strategy))
+    assert done.strategy.outcome == "completed"
+    assert [row["survivors"] for row in done.history] == [5, 4, 5, 5, 5]
+    assert done.strategy._state.generation == 1
+    sums.check()
+    assert seen[0].any(), "controls grew again after the reset"
+    assert [release.epoch for release in releases_of(made.homes["silo-03"])] == [1, 3, 4]
+
+
 def test_a_vector_that_comes_after_the_survivors_are_fixed_changes_nothing(
     small: MakeSmall, hurry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

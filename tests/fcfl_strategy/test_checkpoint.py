@@ -102,6 +102,7 @@ def test_every_field_of_the_state_is_kept() -> None:
         empty=1,
         ledger_heads={"silo-a": b"h" * 40},
         evaluated=True,
+        generation=4,
         scale=FeatureScale((0.1, -0.0), (1.0, 2.5), FEATURE_BOUND),
     )
     for field in fields(RunState):
