@@ -60,7 +60,8 @@ def _blocks(model: "Mlp", flat: Tensor) -> list[Tensor]:
         raise PrivacyError(
             f"params of shape {tuple(flat.shape)}, {flat.dtype}: expected ({model.size},), torch.float32"
         )
-    return [part.view(shape) for part, shape in zip(torch.split(flat, model.sizes), model.shapes, strict=True)]
+    parts = torch.split(flat, model.sizes)
+    return [part.view(shape) if len(shape) > 1 else part for part, shape in zip(parts, model.shapes, strict=True)]
 
 
 def _check_features(model: "Mlp", features: Tensor) -> None:
@@ -225,6 +226,13 @@ def _remove(null: Tensor, layers: list[_Layer], signals: list[_Signal], last: Te
     return last.masked_fill(null, 0.0)
 
 
+def _sum_blocks(weights: Tensor, rows: Tensor, total: Tensor) -> None:
+    first, *others = weights @ rows
+    total.copy_(first)
+    for part in others:
+        total += part
+
+
 def _scaled_sums(
     totals: list[Tensor],
     layers: list[_Layer],
@@ -241,7 +249,7 @@ def _scaled_sums(
     for index, (layer, signal) in enumerate(zip(layers, signals, strict=True)):
         weight, bias, gain, shift = totals[4 * index : 4 * index + 4]
         for part, rows in ((bias, signal.linear), (gain, signal.gain), (shift, signal.shift)):
-            torch.sum(weights @ rows, 0, out=part)
+            _sum_blocks(weights, rows, part)
         scaled = signal.linear.mul_(scale.unsqueeze(1))
         torch.mm(scaled[:_BLOCK].t(), layer.entering[:_BLOCK], out=weight)
         further = torch.empty_like(weight) if len(starts) > 1 else weight
@@ -249,5 +257,5 @@ def _scaled_sums(
             block = slice(start, start + _BLOCK)
             weight += torch.mm(scaled[block].t(), layer.entering[block], out=further)
     weights *= residual
-    torch.sum(weights @ last, 0, out=totals[-2])
+    _sum_blocks(weights, last, totals[-2])
     totals[-1].copy_(weights.sum(1).sum())
