@@ -4,9 +4,10 @@ import torch
 
 from privacy.checks import real
 from privacy.errors import PrivacyError
-from privacy.model import ClippedSum
+from privacy.model import RESERVE, ClippedSum
 
-_DOWN = 1.0 - 1e-12  # above the float64 rounding of a scaled row
+# For the rounding of scaled rows and of sums in float64, (2 ROWS + 1) mu <= 2^-32, and what a model must leave.
+_DOWN = 1.0 - RESERVE - 2.0**-30
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -11,10 +12,10 @@ from privacy.checks import real, whole
 from privacy.errors import PrivacyError
 from privacy.randomness import RandomStream
 
-_SHARE = 2.0**-13  # of the sensitivity that rounding to the grid may add
-_FINE = 2.0**-22  # of the sensitivity: finer than float32
+_SHARE = 2.0**-10  # of the sensitivity that rounding to the grid may add
+_FINE = 2.0**-19  # of the sensitivity: noise of up to 8 times it takes 32 random bits a value
 _FLOOR = 0.25  # of the noise: a step is never much longer than the noise
-_COARSE = 2.0**-28  # of the noise: what the sampler's error analysis and speed need
+_COARSE = 2.0**-28  # of the noise: what the sampler's bits allow
 _EXACT = 2.0**51  # whole numbers up to here, and their sum with the noise, are exact in float64
 _LARGEST_SHARE = 0.125
 _UP = 1.0 + 1e-12
@@ -44,11 +45,12 @@ class Grid:
     noise: float
 
     @classmethod
+    @lru_cache(maxsize=16, typed=True)
     def of(cls, sensitivity: float, noise_multiplier: float, dimensions: int, norm: float) -> Self:
         """Return the grid of a vector.
 
-        Guarantee, adjacency and assumptions: those of the class. The step is 2^-22 of the sensitivity, finer if
-        sqrt(d) steps would pass 2^-13 of it or the noise is tiny, coarser if the noise is enormous or whole numbers
+        Guarantee, adjacency and assumptions: those of the class. The step is 2^-19 of the sensitivity, finer if
+        sqrt(d) steps would pass 2^-10 of it or the noise is tiny, coarser if the noise is enormous or whole numbers
         would become inexact.
 
         Parameters
@@ -89,11 +91,14 @@ class Grid:
         """Standard deviation of the noise: the multiplier times (D + sqrt(d) g), at most 9/8 of that times D."""
         return self.noise * self.step
 
-    def release(self, values: npt.NDArray[np.float64], stream: RandomStream) -> npt.NDArray[np.float64]:
-        """Return `values` rounded to the grid plus rounded normal noise; every result is a multiple of `step`.
+    def release(
+        self, values: npt.NDArray[np.float64], stream: RandomStream, divisor: float = 1.0
+    ) -> npt.NDArray[np.float64]:
+        """Return `values` rounded to the grid plus rounded normal noise, over a public divisor.
 
         Guarantee, adjacency and assumptions: those of the class. Scaling by a power of two and adding whole numbers
-        below 2^53 are exact in float64, so the result is a function of the noisy whole numbers only.
+        below 2^53 are exact in float64, so the result is a function of the noisy whole numbers only; without a divisor
+        it is a multiple of `step`.
 
         Parameters
         ----------
@@ -101,8 +106,11 @@ class Grid:
             Finite, none above the norm the grid was made for. **Private.**
         stream : RandomStream
             Source of the noise.
+        divisor : float
+            Public.
         """
-        whole_steps = stream.rounded_normal(len(values), self.noise)
-        whole_steps += np.rint(values / self.step)
-        whole_steps *= self.step
+        whole_steps = values * (1.0 / self.step)
+        np.rint(whole_steps, out=whole_steps)
+        whole_steps += stream.rounded_normal(len(values), self.noise)
+        whole_steps *= self.step / divisor
         return whole_steps

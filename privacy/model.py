@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
+ROWS = 352
+"""Rows that one call of `clipped_gradient_sum` sums at most; `privacy.dpsgd.clipped_sum` makes as many calls as it
+needs."""
+
+RESERVE = 2.0**-17
+"""Share of the clip that a model leaves to the rounding errors of adding up the calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClippedSum:
@@ -30,10 +37,13 @@ class ClippedSum:
 class PerExampleModel(Protocol):
     """A model held as one flat float32 vector.
 
-    Guarantee an implementation must give: `clipped_gradient_sum` is a sum of one vector per row, each of L2 norm at
-    most `clip_norm` and a function of that row, the parameters and public numbers only; so it moves by at most
-    `clip_norm` when one record is replaced by the null record (Abadi et al. 2016, algorithm 1). No statistics across
-    rows.
+    Guarantee an implementation must give: a call of `clipped_gradient_sum` with n <= `ROWS` rows and clip C returns the
+    exact sum of one vector v_i per row up to an error of norm at most mu n C, where v_i is a function of that row, the
+    parameters and public numbers only, **neither of the other rows nor of its place**, down to the last bit, and has
+    norm at most (1 - `RESERVE` - (2 `ROWS` + 1) mu) C; a null record has v_i = 0. That is what the sums over samples
+    with and without a record need to differ by at most C, rounding included (`privacy.dpsgd.clipped_sum`), when one
+    record is replaced by the null record (Abadi et al. 2016, algorithm 1). No statistics across rows. Forecasts, too,
+    are functions of their row alone.
     """
 
     @property

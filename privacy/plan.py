@@ -82,7 +82,7 @@ class MechanismPlan:
         """Return the public grid of a release.
 
         Guarantee and assumptions: see `Grid`. Its noise is larger than `noise_stddev` by what rounding may add to the
-        sensitivity, at most 2^-13 of it unless sigma is in the thousands.
+        sensitivity, at most 2^-10 of it unless sigma is in the thousands.
 
         Parameters
         ----------

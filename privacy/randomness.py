@@ -5,7 +5,7 @@ import hmac
 import math
 import os
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import NoReturn
 
 import numpy as np
@@ -14,13 +14,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privacy.checks import real, whole
 from privacy.errors import PrivacyError
+from privacy.rounded_normal import NormalTable
 
 _DOMAIN = b"fcfl/privacy/random-stream/v1"
 _LARGEST_BELOW_ONE = 1.0 - 2.0**-53
 _ZEROS = memoryview(bytes(1 << 20))
-# Between these radii of Box and Muller float64 errs by less than 2^-44.8 of the scale (docs/privacy.md).
-_SMALLEST_RADIUS, _LARGEST_RADIUS = 2.0**-9, 5.26
-_MARGIN = 2.0**-43
 _LARGEST_SCALE = 2.0**36
 
 
@@ -43,9 +41,12 @@ def _hkdf_sha256(secret: bytes, info: bytes) -> bytes:
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
 
-def _further(key: bytes, pair: int, count: int) -> tuple[int, int]:
-    """Further bits of a pair of uniforms: a function of the key and the place, whichever pairs need them."""
-    bits = hmac.new(key, pair.to_bytes(8, "big") + count.to_bytes(8, "big"), hashlib.sha256).digest()
+_table = lru_cache(maxsize=4)(NormalTable.of)
+
+
+def _further(key: bytes, place: int, count: int) -> tuple[int, int]:
+    """Further bits of two uniforms: a function of the key and the place, whichever places need them."""
+    bits = hmac.new(key, place.to_bytes(8, "big") + count.to_bytes(8, "big"), hashlib.sha256).digest()
     return int.from_bytes(bits[:8], "big"), int.from_bytes(bits[8:16], "big")
 
 
@@ -167,13 +168,12 @@ class RandomStream:
         """Return `n` whole numbers, independent and **exactly** distributed as round(N(0, scale^2)), as float64.
 
         Guarantee: the noise of `privacy.grid.Grid` for any adjacency (here one record replaced by the null record),
-        without rounding error or cut tail. Each pair is the rounding of the ideal Box-Muller values (1958) of two
-        uniform real numbers, whose first 63 bits come from the keystream. Float64 decides the rounding where its
-        error, below 2^-44.8 scale by analysis, cannot change it; the margin is 2^-43 scale. The others, about one in
-        100,000, take as many digits and further bits as they need (`privacy.exact_normal`). Assumptions: as for the
-        class (AES-256-CTR; the further bits are HMAC-SHA256 under a key from the keystream); torch's float64
-        logarithm, sine and cosine err by less than 8 units in the last place. The numbers are a function of the
-        keystream only, so a seeded stream gives the same ones on every machine.
+        without rounding error or cut tail: see `privacy.rounded_normal.NormalTable`. Nearly all values are a table
+        entry plus random bits; the others, about one in 100, come by rejection whose every decision is exact, with
+        decimals and further bits (HMAC-SHA256 under a key from the keystream) where float64 cannot tell. The numbers
+        are a function of the keystream only, so a seeded stream gives the same ones on every machine (up to a chance
+        of 1e-8 per scale, see there). Assumptions: as for the class (AES-256-CTR), and numpy's float64 exponential errs
+        by less than 8 units in the last place.
 
         Parameters
         ----------
@@ -187,37 +187,9 @@ class RandomStream:
         ndarray of float64
             Whole numbers below 2^53 in size.
         """
-        import torch
-
         real("scale", scale, 0.0, _LARGEST_SCALE, low_open=True)
-        pairs = (whole("n", n, 0) + 1) // 2
         key = self._words(4).tobytes()
-        words = self._words(2 * pairs)
-        words >>= np.uint64(1)
-        first = words.view(np.int64)
-        values = torch.from_numpy(first).double()
-        values += 0.5
-        values *= 2.0**-63
-        radius = values[:pairs].log_().mul_(-2.0).sqrt_()
-        # Written so that NaN, from a uniform that rounded up to 1, is undecided.
-        undecided = ~((radius > _SMALLEST_RADIUS) & (radius < _LARGEST_RADIUS))
-        radius *= scale
-        angle = values[pairs:].mul_(2.0 * math.pi)
-        ideal = torch.empty(2 * pairs, dtype=torch.float64)
-        torch.mul(angle.cos(), radius, out=ideal[:pairs])
-        torch.mul(angle.sin_(), radius, out=ideal[pairs:])
-        rounded = ideal.round()
-        close = ideal.sub_(rounded).abs_() > 0.5 - _MARGIN * scale
-        undecided |= close[:pairs]
-        undecided |= close[pairs:]
-        if (left := undecided.nonzero().flatten().tolist()) != []:
-            from privacy.exact_normal import rounded_pair
-
-            for pair in left:
-                rounded[pair], rounded[pairs + pair] = rounded_pair(
-                    int(first[pair]), int(first[pairs + pair]), scale, partial(_further, key, pair)
-                )
-        return np.asarray(rounded[:n].numpy())
+        return _table(float(scale)).draw(whole("n", n, 0), self._words, partial(_further, key))
 
     def poisson_sample(self, n_records: int, rate: float) -> npt.NDArray[np.int64]:
         """Return the sorted indices of a Poisson sample: each record independently with probability `rate`.

@@ -25,6 +25,7 @@ from experiments.audit.attack import Mechanism, Records, Setting, audit_canaries
 from privacy.accounting import epsilon_pld, epsilon_rdp
 from privacy.dpsgd import PrivateGradient, clipped_sum, private_gradient
 from privacy.mlp import Mlp
+from privacy.mlp_kernel import clip_limit
 from privacy.model import ClippedSum
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
@@ -125,8 +126,9 @@ def test_the_audit_trains_as_a_silo_does() -> None:
     plan = ReleasePlan(
         purpose="train", round=1, parameters=size, sampling_rate=SMALL.sampling_rate, clip_norm=SMALL.clip_norm,
         noise_multiplier=SMALL.noise_multiplier, steps=SMALL.steps, step_size=SMALL.step_size, proximal=0.0,
-        drift_budget=0.0, control_smoothing=0.0, control_gain=0.0, cohort=1.0, score_total=1.0, min_probability=1.0,
+        drift_budget=0.0, control_generation=0, control_smoothing=0.0, control_gain=0.0, cohort=1.0, score_total=1.0, min_probability=1.0,
         drift_penalty=0.0, min_records=64, max_records=128, splits=(), point_hash=bytes(32), control_hash=bytes(32),
+            scale_hash=b"",
         terms_hash=bytes(32),
     )  # fmt: skip
     update = train_locally(
@@ -147,7 +149,8 @@ def test_canaries_lie_in_the_public_ranges_and_are_clipped_at_the_claimed_norm()
     kernel = SMALL.model.clipped_gradient_sum(
         weights, torch.from_numpy(records.features), torch.from_numpy(records.targets), SMALL.clip_norm
     )
-    assert float((own.sum(0) - kernel.total).norm()) < 1e-4 * float(kernel.total.norm())
+    limited = attack.clipped_gradients(SMALL.model, weights, records, clip_limit(SMALL.model, SMALL.clip_norm))
+    assert float((limited.sum(0) - kernel.total).norm()) < 1e-4 * float(kernel.total.norm())
 
 
 def test_a_missing_canary_is_a_null_record() -> None:

@@ -218,7 +218,7 @@ def test_a_bar_of_one_sample_moves_the_sum_by_two_clips_at_most_and_reaches_that
         np.testing.assert_array_equal(x, other)
         distances.append(np.linalg.norm(gradient_sum(x, before.targets) - gradient_sum(other, after.targets)))
     assert max(distances) <= 2 * CLIP
-    assert max(distances) > 1.99 * CLIP, "the replaced target turns the gradient round: the bound is met"
+    assert max(distances) > 1.98 * CLIP, "the replaced target turns the gradient round: the bound is met"
 
 
 @pytest.mark.parametrize(("price", "volume"), HOSTILE)

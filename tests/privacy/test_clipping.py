@@ -48,7 +48,7 @@ def test_non_finite_gradients_become_zero_and_are_counted() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_half_precision_norms_do_not_overflow(dtype: torch.dtype) -> None:
     found = clip_rows(torch.full((1, 4), 300.0, dtype=dtype), 1.0)
-    assert found.total.tolist() == pytest.approx([0.5] * 4, abs=1e-9)
+    assert found.total.tolist() == pytest.approx([0.5] * 4, abs=1e-5)
     assert float(found.total.norm()) <= 1.0
     assert found.zeroed == 0
 

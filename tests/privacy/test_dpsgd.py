@@ -10,6 +10,7 @@ from privacy import dpsgd
 from privacy.dpsgd import clipped_sum, private_gradient
 from privacy.errors import PrivacyError
 from privacy.mlp import Mlp
+from privacy.model import ROWS
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 
@@ -114,12 +115,46 @@ def test_a_non_finite_record_equals_the_null_record(data: Any) -> None:
     assert torch.allclose(with_bad.mean, without.mean, atol=1e-7)
 
 
-def test_chunks_do_not_change_the_release(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_depend_on_indices_only() -> None:
+    rng = np.random.default_rng(1)
+    for records, share in ((1000, 0.3), (5000, 0.2), (5000, 0.9), (353, 1.0), (100_000, 0.01)):
+        rows = np.flatnonzero(rng.random(records) < share)
+        calls = list(dpsgd._calls(rows, 0, records))
+        assert np.array_equal(np.concatenate(calls), rows)
+        assert all(0 < len(call) <= ROWS for call in calls)
+        for gone in rng.choice(rows, 20):
+            others = list(dpsgd._calls(rows[rows != gone], 0, records))
+            kept = {call.tobytes() for call in calls} & {call.tobytes() for call in others}
+            changed = [[call for call in side if call.tobytes() not in kept] for side in (calls, others)]
+            assert sum(map(len, changed[0])) <= ROWS + 1
+            assert sum(map(len, changed[1])) <= ROWS
+
+
+def test_several_calls_move_by_the_clip_at_most(data: Any) -> None:
     params, features, targets = data
-    whole = private_gradient(MODEL, params, features, targets, PLAN, Fixed.of(list(range(100))))
-    monkeypatch.setattr(dpsgd, "_CHUNK", 7)
-    parts = private_gradient(MODEL, params, features, targets, PLAN, Fixed.of(list(range(100))))
-    assert torch.allclose(whole.mean, parts.mean, atol=1e-7)
+    features = np.repeat(features, 5, 0)
+    features[:, :] = features[0]
+    targets = np.full(len(features), 9.0, dtype=np.float32)
+    every = np.arange(len(features))
+    for size in (ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1, len(features)):
+        rows = every[:size]
+        whole, zeroed = clipped_sum(MODEL, params, features, targets, rows, 0.5)
+        assert zeroed == 0
+        for gone in (0, size // 2, size - 1):
+            without, _ = clipped_sum(MODEL, params, features, targets, rows[rows != gone], 0.5)
+            null = features.copy()
+            null[gone] = np.nan
+            nulled, zeroed = clipped_sum(MODEL, params, null, targets, rows, 0.5)
+            assert zeroed == 1
+            assert 0.49 < np.linalg.norm(whole - without) <= 0.5
+            assert 0.49 < np.linalg.norm(whole - nulled) <= 0.5
+
+
+def test_more_records_than_the_proof_covers_are_refused(data: Any) -> None:
+    params, _, targets = data
+    many = np.broadcast_to(np.zeros(6, dtype=np.float32), (2**21 + 1, 6))
+    with pytest.raises(PrivacyError, match="records"):
+        clipped_sum(MODEL, params, many, targets, np.arange(3), 1.0)
 
 
 def test_memory_mapped_and_float64_features_work(data: Any, tmp_path: Path) -> None:
