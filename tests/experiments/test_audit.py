@@ -126,9 +126,9 @@ def test_the_audit_trains_as_a_silo_does() -> None:
     plan = ReleasePlan(
         purpose="train", round=1, parameters=size, sampling_rate=SMALL.sampling_rate, clip_norm=SMALL.clip_norm,
         noise_multiplier=SMALL.noise_multiplier, steps=SMALL.steps, step_size=SMALL.step_size, proximal=0.0,
-        drift_budget=0.0, control_generation=0, control_smoothing=0.0, control_gain=0.0, cohort=1.0, score_total=1.0, min_probability=1.0,
+        drift_budget=0.0, control_smoothing=0.0, control_gain=0.0, cohort=1.0, score_total=1.0, min_probability=1.0,
         drift_penalty=0.0, min_records=64, max_records=128, splits=(), point_hash=bytes(32), control_hash=bytes(32),
-            scale_hash=b"",
+            scale_hash=b"", control_generation=0,
         terms_hash=bytes(32),
     )  # fmt: skip
     update = train_locally(
