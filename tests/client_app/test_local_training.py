@@ -232,6 +232,14 @@ def test_without_a_drift_budget_the_step_is_the_planned_one() -> None:
     assert step_size(dataclasses.replace(SIZED, drift_budget=0.0), SIZED_MECHANISM, 1e12) == SIZED.step_size
 
 
+def test_a_correction_is_added_after_clipping_and_moves_the_weights_in_full() -> None:
+    """+1000 on c - c_i moves one step by the step size times 1000: no clip, no optimiser drops it."""
+    plan, mechanism = planned(steps=1, step_size=0.3, proximal=0.0)
+    free = trained(plan, mechanism, POINT, np.zeros(P), 0.3)
+    pushed = trained(plan, mechanism, POINT, np.full(P, 1000.0), 0.3)
+    np.testing.assert_allclose(pushed.delta - free.delta, -0.3 * 1000.0, rtol=1e-5)
+
+
 # --- backtracking -------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from privacy.clipping import clip_rows
 from privacy.dpsgd import private_gradient
@@ -15,6 +16,7 @@ from privacy.errors import PrivacyError
 from privacy.mlp import Mlp
 from privacy.model import ClippedSum
 from privacy.plan import MechanismPlan
+from privacy.randomness import RandomStream
 from tests.privacy.test_dpsgd import Fixed
 
 
@@ -102,7 +104,15 @@ def test_a_hundred_records_at_three_per_cent_are_divided_by_three(size: int) -> 
         Rows(4), torch.zeros(4), features, np.zeros(100, dtype=np.float32), plan, Fixed.of(list(range(size)))
     )
     assert release.batch_size == size
+    assert release.mean.dtype == torch.float32
     assert release.mean.tolist() == pytest.approx([0.25 * size / 3] * 4, abs=1e-4)
+
+
+def test_a_hundred_records_at_three_per_cent_give_an_empty_sample_as_often_as_they_should() -> None:
+    stream = RandomStream.seeded(12)
+    empty = sum(len(stream.poisson_sample(100, 0.03)) == 0 for _ in range(20_000))
+    assert pytest.approx(0.0476, abs=5e-5) == 0.97**100
+    assert stats.binomtest(empty, 20_000, 0.97**100).pvalue > 1e-6
 
 
 @pytest.mark.parametrize(("records", "expected"), [(16, 4), (100, 3)])
