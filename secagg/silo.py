@@ -237,7 +237,9 @@ def answer_unmask(
     if len(request.survivors) < run.threshold:
         raise NotEnoughSurvivors(f"unmask-request: {len(request.survivors)} survivors, {run.threshold} are needed")
     if not secrets.masked:
-        raise ProtocolError(f"epoch {secrets.epoch}: no vector was masked with these secrets; there is nothing to unmask")
+        raise ProtocolError(
+            f"epoch {secrets.epoch}: no vector was masked with these secrets; there is nothing to unmask"
+        )
     if secrets.masked != announcement.digest():
         raise ProtocolError(f"epoch {secrets.epoch}: my vector was masked for another announcement; abandon the epoch")
     if secrets.answered not in (b"", request.digest()):
