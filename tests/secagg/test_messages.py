@@ -16,7 +16,6 @@ from secagg.messages import (
     EpochOutcome,
     MaskedHeader,
     MaskedInput,
-    RosterEntry,
     UnmaskRequest,
     UnmaskShares,
 )

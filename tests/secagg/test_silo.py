@@ -36,8 +36,9 @@ def mask(epoch: Epoch, announcement: Announcement, **change: Any) -> Any:
 
 def answer(epoch: Epoch, announcement: Announcement, request: UnmaskRequest, **change: Any) -> Any:
     f, secrets = epoch.federation, epoch.secrets[ME]
+    recorded = secrets if secrets.masked else silo.record_masked(secrets, announcement)
     arguments: dict[str, Any] = {
-        "run": f.run, "keys": f.keys[ME], "secrets": secrets if secrets.masked else silo.record_masked(secrets, announcement),
+        "run": f.run, "keys": f.keys[ME], "secrets": recorded,
         "silo_id": ME, "announcement": announcement, "signer": f.signers[ME],
         "publics": epoch.publics, "ciphertexts": coordinator.ciphertexts_for(epoch.bundles, ME), "request": request,
     }  # fmt: skip
