@@ -149,6 +149,7 @@ class Silo:
                 records=self.sample.records,
             )
             _check_layout(announcement, plan, terms, run)
+            signatures.check_bundles(run, asked.publics)
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)

@@ -379,6 +379,58 @@ def test_after_a_power_cut_a_run_id_keeps_the_terms_the_ledger_has(
     assert len(records_of(home)) == 1
 
 
+def test_a_silo_whose_outbox_is_lost_still_gives_no_second_answer(desk: MakeDesk) -> None:
+    made = desk(4)
+    asked = made.ask(1)
+    for name in made.small.homes:
+        made.contribute(asked, name)
+    everyone = sorted(made.small.homes)
+    first = made.unmask(asked, FIRST, everyone)
+    (made.folder(FIRST) / "unmask.1.reply").unlink()
+    with pytest.raises(SecAggError, match="another unmask request was already answered"):
+        made.unmask(asked, FIRST, everyone[:3])
+    assert made.unmask(asked, FIRST, everyone) == first
+
+
+def test_a_silo_whose_outbox_is_lost_still_masks_no_second_vector(desk: MakeDesk) -> None:
+    made = desk()
+    asked = made.ask(1)
+    made.contribute(asked, FIRST)
+    (made.folder(FIRST) / "contribute.1.reply").unlink()
+    secrets = protocol.EpochSecrets.from_bytes(cbor2.loads((made.folder(FIRST) / "1.bundle").read_bytes())[0])
+    assert secrets.masked == asked.announcement.digest()
+    with pytest.raises(Declined, match="in the ledger and its reply is gone"):
+        made.contribute(asked, FIRST)
+    # Even with a ledger that does not know of the epoch.
+    with made.small.homes[FIRST].ledger() as ledger:
+        count = len(ledger.entries())
+    assert count == 3
+    with pytest.raises(Declined, match="sent no vector"):
+        made.unmask(asked, FIRST, sorted(made.small.homes))
+
+
+def test_a_silo_cut_off_before_it_noted_its_answer_notes_it_before_the_repeat_leaves(
+    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = desk(4)
+    asked = made.ask(1)
+    with power_cut_at(monkeypatch, 3, after=True) as begun, pytest.raises(PowerCut):
+        made.contribute(asked, FIRST)
+    assert begun[-1] == "contribute.1.reply"
+    # The vector has not left, so there is nothing to unmask.
+    with pytest.raises(SecAggError, match="no vector was masked"):
+        made.unmask(asked, FIRST, sorted(made.small.homes))
+    for name in made.small.homes:
+        made.contribute(asked, name)
+    everyone = sorted(made.small.homes)
+    with power_cut_at(monkeypatch, 1, after=True), pytest.raises(PowerCut):
+        made.unmask(asked, FIRST, everyone)
+    made.unmask(asked, FIRST, everyone)
+    (made.folder(FIRST) / "unmask.1.reply").unlink()
+    with pytest.raises(SecAggError, match="already answered"):
+        made.unmask(asked, FIRST, everyone[:3])
+
+
 def test_a_stored_reply_whose_ledger_went_on_stays_unsent(desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     made = desk()
     asked = made.ask(1)
