@@ -1,16 +1,20 @@
 """``fcfl roster``: the file that says which identity key is whose."""
 
 import os
+import string
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from client_app.errors import SiloError
 from client_app.home import SiloHome
 from client_app.pinned_roster import load
+from privacy.files import sync_folder
 from privacy.signing import read_public_key
 from secagg.errors import RosterFileError
 from secagg.identity import fingerprint
@@ -61,31 +65,35 @@ def check(
     roster = load(file)
     if not roster.pins:
         raise RosterFileError(f"{file}: no silo in it; add them with 'fcfl roster add'")
-    table = Table("silo", "identity", "comment", title=str(file))
+    notes = [] if silo is None else _check_silo(roster, silo)
+    table = Table("silo", "identity", "comment", title=Text(str(file)))
     for pin in roster.pins:
-        table.add_row(pin.name, fingerprint(pin.identity), pin.comment)
-    Console(width=max(console.width, 140)).print(table, markup=False)
-    if silo is None:
-        return
-    home = SiloHome.open(silo)
-    name = home.settings.name
-    if roster.identity(name) is None:
-        raise SiloError(f"{file}: {name}, the silo of {silo}, is not in it; add it with 'fcfl roster add'")
-    if roster.identity(name) != home.identity.public_key:
+        table.add_row(pin.name, fingerprint(pin.identity), Text(pin.comment))
+    # A fingerprint that is cut or folded cannot be compared.
+    Console(width=max(console.width, 150)).print(table)
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def _check_silo(roster: PinnedRoster, folder: Path) -> list[str]:
+    """Refuse a roster that a silo is not in; return what to say otherwise."""
+    home = SiloHome.open(folder)
+    name, pinned = home.settings.name, roster.identity(home.settings.name)
+    if pinned is None:
+        raise SiloError(f"{roster.where}: {name}, the silo of {folder}, is not in it; add it with 'fcfl roster add'")
+    if pinned != home.identity.public_key:
         raise SiloError(
-            f"{file}: lists {name} with another identity than {home.identity.fingerprint}, the one of {silo}"
+            f"{roster.where}: lists {name} with another identity than {home.identity.fingerprint}, the one of {folder}"
         )
-    console.print(f"{name} is in it with its own identity", highlight=False)
-    if home.settings.roster != file.resolve():
-        used = home.settings.roster or "no roster"
-        console.print(f"note: silo.toml of {silo} names {used}, not this file", highlight=False, soft_wrap=True)
+    notes = [f"{name} is in it with its own identity"]
+    if home.settings.roster != Path(roster.where).resolve():
+        notes.append(f"note: {folder / 'silo.toml'} names {home.settings.roster or 'no roster'}, not this file")
+    return notes
 
 
 def _identity(key: str) -> bytes:
-    path = Path(key)
-    if len(key) == 64 and not path.exists():
-        return identity_of(key, "--key")
-    return read_public_key(path)
+    digits = not set(key) - set(string.hexdigits)
+    return identity_of(key, "--key") if digits and not Path(key).exists() else read_public_key(Path(key))
 
 
 def _write(file: Path, text: str) -> None:
@@ -97,10 +105,11 @@ def _write(file: Path, text: str) -> None:
             out.flush()
             os.fsync(out.fileno())
         fresh.replace(file)
+        sync_folder(file.resolve().parent)
+    except OSError as error:
+        raise RosterFileError(
+            f"{file}: cannot be written ({error.strerror}); check the folder, its rights and the disk"
+        ) from None
     finally:
-        fresh.unlink(missing_ok=True)
-    folder = os.open(file.resolve().parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
