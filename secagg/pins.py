@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from secagg.cbor import SILO_ID
 from secagg.errors import ProtocolError, RosterFileError
-from secagg.identity import acceptable
+from secagg.identity import acceptable, on_curve
 from secagg.roster import MAX_SILOS, RosterEntry
 
 MAX_TEXT = 1 << 22
@@ -121,6 +121,7 @@ def identity_of(text: object, where: str) -> bytes:
     digits = text.lower() if isinstance(text, str) else ""
     if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
         raise RosterFileError(f"{where} = {ascii(text)[:80]}; expected 64 hexadecimal digits, an Ed25519 public key")
-    if not acceptable(key := bytes.fromhex(digits)):
+    key = bytes.fromhex(digits)
+    if not (acceptable(key) and on_curve(key)):
         raise RosterFileError(f"{where} = {text}; no Ed25519 public key: mistyped, of low order or not canonical")
     return key

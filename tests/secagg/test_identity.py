@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from privacy import signing
 from secagg.errors import ProtocolError
-from secagg.identity import UNSIGNED, acceptable, fingerprint, holds, identity
+from secagg.identity import UNSIGNED, acceptable, fingerprint, holds, identity, on_curve
 from tests.secagg.signers import TestSigner
 
 P = 2**255 - 19
@@ -50,17 +50,20 @@ def test_no_encoding_beyond_the_field_is_accepted(excess: int, sign: int) -> Non
     assert not acceptable(encoded(P + excess, sign))
 
 
-def test_bytes_that_are_no_point_of_the_curve_are_refused() -> None:
-    refused = sum(not acceptable(encoded(y, 0)) for y in range(2, 202))
-    assert 60 < refused < 140
-    assert not acceptable(encoded(2, 0))
-    assert acceptable(encoded(3, 0)) == acceptable(encoded(3, 1))
+def test_bytes_that_are_no_point_of_the_curve_are_told_and_no_signature_holds_under_them() -> None:
+    off = [key for y in range(2, 202) if not on_curve(key := encoded(y, 0))]
+    assert 60 < len(off) < 140
+    assert off[0] == encoded(2, 0)
+    assert on_curve(encoded(3, 0)) == on_curve(encoded(3, 1))
+    signature = TestSigner.of("a").sign(b"message")
+    assert not any(holds(key, b"message", signature) for key in off)
 
 
 @given(seed=st.binary(min_size=32, max_size=32))
 def test_every_real_key_is_accepted(seed: bytes) -> None:
     key = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
     assert acceptable(key)
+    assert on_curve(key)
     assert identity(key, "x") == key
 
 

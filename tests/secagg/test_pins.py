@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.errors import ProtocolError, RosterFileError
-from secagg.identity import acceptable
+from secagg.identity import on_curve
 from secagg.pins import HEADER, Pin, PinnedRoster
 from tests.secagg.federation import Federation
 from tests.secagg.signers import TestSigner
@@ -36,7 +36,7 @@ def test_any_printable_comment_survives(comment: str) -> None:
 
 
 LOW = "01" + "00" * 31
-OFF = next(key for y in range(2, 99) if not acceptable(key := y.to_bytes(32, "little"))).hex()
+OFF = next(key for y in range(2, 99) if not on_curve(key := y.to_bytes(32, "little"))).hex()
 
 
 @pytest.mark.parametrize(
