@@ -246,6 +246,10 @@ def test_a_masked_vector_counts_for_its_run_epoch_sender_head_and_values_alone(
     now: Collected, before: Collected, other_run: Collected
 ) -> None:
     good, twin = now.masked[PEER], now.masked[OTHER]
+    other_view = now.epoch.announce(b"another plan")
+    now.epoch.secrets[PEER], kept = dataclasses.replace(now.epoch.secrets[PEER], masked=b""), now.epoch.secrets[PEER]
+    elsewhere = now.epoch.mask(PEER, other_view)
+    now.epoch.secrets[PEER] = kept
     replayed = dataclasses.replace(
         before.masked[PEER], epoch=3, announcement_hash=now.announcement.digest()
     )  # an old vector under a new header
@@ -255,6 +259,7 @@ def test_a_masked_vector_counts_for_its_run_epoch_sender_head_and_values_alone(
     }  # fmt: skip
     bad = [message for _, message in forged(good, **changes)]
     bad += [dataclasses.replace(good, arrays=twin.arrays, arrays_hash=twin.arrays_hash)]
+    bad += [dataclasses.replace(elsewhere, announcement_hash=now.announcement.digest())]
     bad += [replayed, before.masked[PEER], other_run.masked[PEER], dataclasses.replace(twin, sender=PEER)]
     assert now.check_masked(good) is good
     for message in bad:
@@ -304,6 +309,12 @@ def test_shares_for_another_list_of_survivors_are_refused_though_they_would_fit(
     )
     with pytest.raises(ProtocolError, match=f"{PEER}: its unmask reply is not signed"):
         coordinator.check_reply(run, announcement, fewer, partial)
+    # The same shares, asked for under another announcement with the same list.
+    request = coordinator.unmask_request(run, announcement, list(masked))
+    coordinator.check_reply(run, announcement, request, replies[PEER])
+    other = dataclasses.replace(request, announcement_hash=bytes(32))
+    with pytest.raises(ProtocolError, match=f"{PEER}: its unmask reply is not signed"):
+        coordinator.check_reply(run, announcement, other, replies[PEER])
 
 
 # --- one vector and one answer ----------------------------------------------------------------------------------
