@@ -16,7 +16,7 @@ from privacy.release import ReleasePlan
 from privacy.terms import RunTerms
 from secagg.cbor import SILO_ID
 
-SWITCHES = ("allow_seeded", "allow_metrics", "allow_silo_unit")
+SWITCHES = ("allow_seeded", "allow_metrics", "allow_silo_unit", "allow_unpinned")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Policy:
     allow_silo_unit : bool
         Whether a run may protect this silo as a whole instead of each of its records; the epsilon of the budget then
         means something else.
+    allow_unpinned : bool
+        Whether to take part without a pinned roster, among silos that only the coordinator vouches for.
     """
 
     epsilon: float
@@ -60,15 +62,17 @@ class Policy:
     allow_seeded: bool = False
     allow_metrics: bool = False
     allow_silo_unit: bool = False
+    allow_unpinned: bool = False
 
 
 @dataclass(frozen=True)
 class SiloSettings:
-    """One silo: its name, where its samples are, and its policy."""
+    """One silo: its name, where its samples are, its policy, and its pinned roster if it has one."""
 
     name: str
     data: Path
     policy: Policy
+    roster: Path | None = None
 
 
 def load_settings(path: Path) -> SiloSettings:
@@ -98,16 +102,23 @@ def parse_settings(path: Path, content: bytes) -> SiloSettings:
     silo, policy = tables.get("silo"), tables.get("policy")
     if set(tables) != {"silo", "policy"} or not (isinstance(silo, dict) and isinstance(policy, dict)):
         raise SiloError(f"{path}: expected the tables [silo] and [policy], and nothing else")
-    if odd := {"name", "data"} ^ set(silo):
-        raise SiloError(f"{path}: missing or unknown key silo.{min(odd)}; expected name and data")
-    name, data = silo["name"], silo["data"]
+    if odd := {"name", "data"} ^ (set(silo) - {"roster"}):
+        raise SiloError(f"{path}: missing or unknown key silo.{min(odd)}; expected name, data and perhaps roster")
+    name, data, roster = silo["name"], silo["data"], silo.get("roster")
     if not (isinstance(name, str) and SILO_ID.fullmatch(name)):
         raise SiloError(
             f"{path}: silo.name = {name!r}; expected 1 to 64 letters, digits or ._:@- after a letter or digit"
         )
-    if not (isinstance(data, str) and data and "\0" not in data):
+    if not _is_path(data):
         raise SiloError(f"{path}: silo.data = {data!r}; expected the path of the samples' folder")
-    return SiloSettings(name, (path.parent / data).resolve(), _policy(path, policy))
+    if roster is not None and not _is_path(roster):
+        raise SiloError(f"{path}: silo.roster = {roster!r}; expected the path of a roster.toml")
+    pins = None if roster is None else (path.parent / roster).resolve()
+    return SiloSettings(name, (path.parent / data).resolve(), _policy(path, policy), pins)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
 
 
 def _policy(path: Path, table: dict[str, Any]) -> Policy:

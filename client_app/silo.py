@@ -2,13 +2,13 @@
 
 Every stage goes through the outbox: the identical request gets the identical reply and spends nothing, a
 different request under the same (run, epoch, stage) is declined. In `contribute` the order is: compute, store
-reply and secrets durably, charge the ledger durably, reply. A crash at any point leaves either no trace, or a
-stored reply whose charge is made up for before it is sent.
+reply and secrets durably, note in the secrets what they masked, charge the ledger durably, reply. A crash at any
+point leaves either no trace, or a stored reply whose note and charge are made up for before it is sent.
 """
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import cbor2
@@ -19,12 +19,14 @@ from client_app.contribution import Question, Sample, contribution
 from client_app.drift_control import reset, settle
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
+from client_app.pinned_roster import check_peers, check_run, pinned
 from client_app.policy import check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
 from privacy.errors import PrivacyError
 from privacy.release import FEATURE_BOUND, ReleasePlan
 from privacy.scaling import FeatureScale
 from privacy.terms import RunTerms
+from secagg import signatures
 from secagg import silo as protocol
 from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
 from secagg.layout import layout_for
@@ -37,6 +39,7 @@ from secagg.messages import (
     Run,
     UnmaskRequest,
 )
+from secagg.silo import EpochSecrets
 
 logger = logging.getLogger("fcfl.silo")
 NOTHING: Mapping[str, NDArray[np.unsignedinteger]] = {}
@@ -66,13 +69,10 @@ class Silo:
             if book.closed(terms):
                 raise Declined("the run was closed")
             check_terms(self.home.settings.policy, terms, self.sample.features, book.granted(besides=terms))
+            pinned(self.home)
             keys = protocol.new_run_keys()
-            enrolment = Enrolment(
-                silo_id=self.name,
-                identity_key=self.home.identity.public_key,
-                encryption_key=keys.encryption_key,
-                records=self.sample.records,
-                software=self.software,
+            enrolment = signatures.enrol(
+                terms.run_id, self.name, keys.encryption_key, self.sample.records, self.software, self.home.identity
             )
             book.open_run(terms, self.software)
             folder.put("terms", body)
@@ -88,27 +88,20 @@ class Silo:
         _refuse_if_over(folder, asked.epoch)
         stored = folder.get("run")
         if stored is None:
-            self._check_roster(asked.run, folder)
+            keys = protocol.RunKeys.from_bytes(folder.need("keys"))
+            check_run(self.home, keys.encryption_key, asked.run)
             folder.put("run", asked.run.to_bytes())
         elif stored != asked.run.to_bytes():
             raise Declined("the roster of a run never changes")
+        else:
+            check_peers(self.home, asked.run)
         return Reply(self._bundle(asked.run, folder, asked.epoch).to_bytes(), NOTHING)
-
-    def _check_roster(self, run: Run, folder: RunFolder) -> None:
-        entry = run.roster.entry(self.name)
-        keys = protocol.RunKeys.from_bytes(folder.need("keys"))
-        if (entry.encryption_key, entry.identity_key) != (keys.encryption_key, self.home.identity.public_key):
-            raise Declined("the roster lists another key under this silo's name")
-        if len(run.roster.entries) < self.home.settings.policy.min_enrolment:
-            raise Declined(f"{len(run.roster.entries)} silos enrolled, fewer than policy.min_enrolment")
-        if run.threshold < run.roster.threshold:
-            raise Declined(f"threshold {run.threshold} is below floor(2N/3) + 1 = {run.roster.threshold}")
 
     def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:
         stored = folder.get(f"{epoch}.bundle")
         if stored is None:
             keys = protocol.RunKeys.from_bytes(folder.need("keys"))
-            secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch)
+            secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch, signer=self.home.identity)
             stored = cbor2.dumps([secrets.to_bytes(), bundle.to_bytes()])
             folder.put(f"{epoch}.bundle", stored)
         return Bundle.from_bytes(cbor2.loads(stored)[1])
@@ -116,6 +109,19 @@ class Silo:
     @staticmethod
     def _secrets(folder: RunFolder, epoch: int) -> protocol.EpochSecrets:
         return protocol.EpochSecrets.from_bytes(cbor2.loads(folder.need(f"{epoch}.bundle"))[0])
+
+    def _record(self, folder: RunFolder, epoch: int, done: Callable[[EpochSecrets], EpochSecrets]) -> None:
+        """Note in the stored secrets what they were used for, before its reply leaves.
+
+        With it a second, different use is refused even if the outbox is lost. Secrets that are gone serve nothing.
+        """
+        stored = folder.get(f"{epoch}.bundle")
+        if stored is None:
+            return
+        before, bundle = cbor2.loads(stored)
+        after = done(EpochSecrets.from_bytes(before)).to_bytes()
+        if after != before:
+            folder.put(f"{epoch}.bundle", cbor2.dumps([after, bundle]))
 
     def contribute(self, body: bytes, arrays: Mapping[str, NDArray[np.generic]]) -> Reply:
         """Answer an announcement with a masked vector and the bundle of the next epoch."""
@@ -129,8 +135,10 @@ class Silo:
         with self.home.ledger() as ledger:
             book = PrivacyBook(ledger)
             if stored := folder.answered("contribute", epoch, body):
+                self._record(folder, epoch, lambda secrets: protocol.record_masked(secrets, announcement))
                 _make_up(book, stored)
                 return stored
+            check_peers(self.home, run)
             _refuse_if_over(folder, epoch)
             if book.entered(terms, epoch):
                 raise Declined(f"epoch {epoch} is in the ledger and its reply is gone; a second vector would be free")
@@ -142,6 +150,7 @@ class Silo:
                 records=self.sample.records,
             )
             _check_layout(announcement, plan, terms, run)
+            signatures.check_bundles(run, asked.publics)
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
@@ -180,10 +189,12 @@ class Silo:
                 asked.publics,
                 vector.encoded,
                 ledger_head=book.head_after(lines),
+                signer=self.home.identity,
             )
             header = MaskedHeader.from_bytes(masked.header_bytes())
             reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, lines)
             folder.answer("contribute", epoch, body, reply)
+            self._record(folder, epoch, lambda secrets: protocol.record_masked(secrets, announcement))
             book.enter(lines)
             used = 100 * book.budget(terms.run).fraction
             logger.info("epoch %d: %s; %.2f %% of the training budget used", epoch, vector.diagnostics, used)
@@ -234,6 +245,7 @@ class Silo:
         asked = UnmaskRequest.from_bytes(body)
         folder = self.home.run(asked.run_id)
         if stored := folder.answered("unmask", asked.epoch, body):
+            self._record(folder, asked.epoch, lambda secrets: protocol.record_answered(secrets, asked))
             return stored
         sent = folder.reply("contribute", asked.epoch)
         if sent is None:
@@ -242,14 +254,17 @@ class Silo:
         shares = protocol.answer_unmask(
             Run.from_bytes(folder.need("run")),
             protocol.RunKeys.from_bytes(folder.need("keys")),
-            protocol.record_masked(self._secrets(folder, asked.epoch), peers.announcement),
+            self._secrets(folder, asked.epoch),
             self.name,
             peers.announcement,
             peers.publics,
             peers.ciphertexts,
             asked,
+            signer=self.home.identity,
         )
-        return folder.answer("unmask", asked.epoch, body, Reply(shares.to_bytes(), NOTHING))
+        reply = folder.answer("unmask", asked.epoch, body, Reply(shares.to_bytes(), NOTHING))
+        self._record(folder, asked.epoch, lambda secrets: protocol.record_answered(secrets, asked))
+        return reply
 
     def close(self, body: bytes) -> Reply:
         """End a run: close it in the ledger, then erase its secrets and the control, which no later run uses."""

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from client_app.errors import SiloError
 from data_prep.errors import DataError
+from experiments.roster_cli import roster_cli
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
 from secagg.errors import SecAggError
@@ -27,7 +28,8 @@ data_cli = typer.Typer(no_args_is_help=True, help="Prepare samples from price fi
 run_cli = typer.Typer(no_args_is_help=True, help="Start and resume runs of a simulated federation.")
 silo_cli = typer.Typer(no_args_is_help=True, help="A silo's own folder.")
 ledger_cli = typer.Typer(no_args_is_help=True, help="Privacy ledgers.")
-for name, group in (("data", data_cli), ("run", run_cli), ("silo", silo_cli), ("ledger", ledger_cli)):
+groups = {"data": data_cli, "run": run_cli, "silo": silo_cli, "roster": roster_cli, "ledger": ledger_cli}
+for name, group in groups.items():
     cli.add_typer(group, name=name)
 
 console = Console()
@@ -184,8 +186,9 @@ def silo_init(
     home = make_silo(folder, name, data, epsilon=epsilon, delta=delta)
     console.print(f"{home.root / 'silo.toml'} written; read it and set the policy", highlight=False)
     console.print(
-        f"identity {home.identity.fingerprint}: give {home.root / 'identity.pub'} to whoever checks its ledger, "
-        f"and keep a copy of {home.root / 'identity.key'} that nobody else can read",
+        f"identity {home.identity.fingerprint}: give {home.root / 'identity.pub'} to whoever keeps the federation's "
+        f"roster or checks its ledger, put that roster at {home.settings.roster}, and keep a copy of "
+        f"{home.root / 'identity.key'} that nobody else can read",
         highlight=False,
         soft_wrap=True,
     )

@@ -15,6 +15,7 @@ from fcfl_strategy.settings import Settings
 from secagg.envelopes import CloseRequest
 from secagg.errors import SecAggError
 from secagg.messages import PROTOCOL_VERSION, Enrolment, Roster, RosterEntry, Run
+from secagg.signatures import check_enrolment
 
 logger = logging.getLogger("fcfl.coordinator")
 
@@ -53,13 +54,16 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     run = None if stored is None else Run.from_bytes(stored)
     found: dict[str, tuple[int, Enrolment]] = {}
     for answer in answers:
-        enrolment = _read(answer)
+        enrolment = _read(answer, settings)
         if enrolment is None:
             continue
+        twin = next((silo for silo, (_, other) in found.items() if _same_key(other, enrolment)), None)
         if run is not None and not _listed(run, enrolment):
             logger.warning("%s on node %d is not a silo of this run; it is left out", enrolment.silo_id, answer.node)
         elif enrolment.silo_id in found:
             logger.warning("two nodes enrol as %s; the second is left out", enrolment.silo_id)
+        elif twin is not None:
+            logger.warning("%s enrols with a key of %s; the second is left out", enrolment.silo_id, twin)
         else:
             found[enrolment.silo_id] = (answer.node, enrolment)
 
@@ -93,17 +97,24 @@ def _closing(settings: Settings, nodes: Iterable[int]) -> list[Message]:
 
 
 def _listed(run: Run, enrolment: Enrolment) -> bool:
-    """Whether a silo answers with the key that the roster holds under its name."""
+    """Whether a silo answers with the keys and the signature that the roster holds under its name."""
     silo = enrolment.silo_id
-    return silo in run.roster and run.roster.entry(silo).encryption_key == enrolment.encryption_key
+    return silo in run.roster and run.roster.entry(silo) == RosterEntry.of(enrolment)
 
 
-def _read(answer: Answer) -> Enrolment | None:
+def _same_key(one: Enrolment, other: Enrolment) -> bool:
+    return one.identity_key == other.identity_key or one.encryption_key == other.encryption_key
+
+
+def _read(answer: Answer, settings: Settings) -> Enrolment | None:
+    """Return a node's enrolment if it is signed for this run and, where silos are pinned, by a pinned identity."""
     if answer.body is None:
         logger.warning("node %d did not enrol (code %s)", answer.node, answer.code)
         return None
     try:
-        enrolment = Enrolment.from_bytes(answer.body)
+        enrolment = check_enrolment(settings.terms.run_id, Enrolment.from_bytes(answer.body))
+        if settings.pins is not None:
+            settings.pins.check([RosterEntry.of(enrolment)])
     except SecAggError as error:
         logger.warning("node %d: enrolment refused: %s", answer.node, error)
         return None

@@ -211,7 +211,8 @@ class SecureEpoch:
             logger.warning("epoch %d: %s gave no shares (code %s)", self.number, silo, answer.code)
             return
         try:
-            shares = coordinator.check_reply(self.announcement, self.fixed, UnmaskShares.from_bytes(answer.body))
+            given = UnmaskShares.from_bytes(answer.body)
+            shares = coordinator.check_reply(self.federation.run, self.announcement, self.fixed, given)
             if shares.sender != silo:
                 raise SecAggError(f"{silo}: sent the shares of {shares.sender}")
         except SecAggError as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
 from privacy.terms import RunTerms
+from secagg.pins import PinnedRoster
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Settings:
     evaluate : bool
         Whether to end with an evaluation of the served model on validation and test splits.
     deadlines : Deadlines
+    pins : PinnedRoster or None
+        The only silos that may enrol, with their identity keys; None: any. The silos pin their peers themselves.
     """
 
     terms: RunTerms
@@ -72,3 +75,4 @@ class Settings:
     evaluate_every: int
     evaluate: bool
     deadlines: Deadlines
+    pins: PinnedRoster | None = None

@@ -19,10 +19,14 @@ from secagg.messages import (
 )
 from secagg.recover import recover
 from secagg.ring import IntArray, Layout, check_vector, to_signed
+from secagg.signatures import check_bundles, check_masked_signature, check_shares_signature
 
 
 def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
-    """Return a bundle that is fit for the epoch; refuse one that would stop the others, naming its sender."""
+    """Return a bundle that is fit for the epoch; refuse one that would stop the others, naming its sender.
+
+    A bundle that is not signed by its sender's identity for this run, roster and epoch would be refused by every silo.
+    """
     sender = bundle.public.sender
     run.roster.index(sender)
     if bundle.public.epoch != epoch:
@@ -31,6 +35,7 @@ def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
     if odd := sorted(expected ^ set(bundle.ciphertexts)):
         raise ProtocolError(f"{sender}: ciphertexts must go to every other silo of the roster; {odd[0]} does not fit")
     check_public_key(bundle.public.mask_key, sender)
+    check_bundles(run, [bundle.public])
     return bundle
 
 
@@ -80,7 +85,8 @@ def ciphertexts_for(bundles: Mapping[str, Bundle], receiver: str) -> dict[str, b
 def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> MaskedInput:
     """Return a masked input that fits the announcement; refuse any other, naming its sender.
 
-    A refused input means the silo counts as lost. Nothing here depends on the values: masked values are uniform.
+    Guarantee: header, arrays and ledger head are signed by the sender's identity (RFC 8032). A refused input means the
+    silo counts as lost. Nothing here depends on the values: masked values are uniform.
     """
     sender = message.sender
     if sender not in announcement.ids:
@@ -93,19 +99,22 @@ def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> 
         check_vector(announcement.layout, message.arrays)
     except RingError as error:
         raise ProtocolError(f"{sender}: {error}") from error
+    check_masked_signature(run, message)
     return message
 
 
 def unmask_request(run: Run, announcement: Announcement, survivors: Sequence[str]) -> UnmaskRequest:
     """Fix L, the silos whose masked inputs the server holds. Fewer than t raise :class:`NotEnoughSurvivors`."""
+    if len(set(survivors)) != len(survivors):
+        raise ProtocolError("survivors: a silo is listed twice")
     if outside := sorted(set(survivors) - set(announcement.ids)):
         raise ProtocolError(f"survivors: {outside[0]} does not take part in epoch {announcement.epoch}")
     _enough(len(set(survivors)), run, f"epoch {announcement.epoch}: masked inputs")
     return UnmaskRequest(run.run_id, announcement.epoch, announcement.digest(), tuple(sorted(set(survivors))))
 
 
-def check_reply(announcement: Announcement, request: UnmaskRequest, reply: UnmaskShares) -> UnmaskShares:
-    """Return an unmask reply that answers this request; refuse any other, naming its sender.
+def check_reply(run: Run, announcement: Announcement, request: UnmaskRequest, reply: UnmaskShares) -> UnmaskShares:
+    """Return an unmask reply that its sender signed as the answer to this request; refuse any other, naming it.
 
     Check replies as they come in, so that one that does not fit is left out and cannot stop the epoch. Whether the
     shares in it are right only :func:`aggregate` can tell.
@@ -118,6 +127,7 @@ def check_reply(announcement: Announcement, request: UnmaskRequest, reply: Unmas
     lost = set(announcement.ids) - survivors
     if reply.self_mask_shares.keys() - survivors or reply.mask_key_shares.keys() - lost:
         raise ProtocolError(f"{sender}: unmask reply answers for another list of survivors; leave it out")
+    check_shares_signature(run, request, reply)
     return reply
 
 
@@ -152,7 +162,7 @@ def aggregate(
     for silo_id, reply in replies.items():
         if reply.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its unmask reply names {reply.sender}")
-        check_reply(announcement, request, reply)
+        check_reply(run, announcement, request, reply)
     _enough(len(replies), run, f"epoch {announcement.epoch}: unmask replies")
 
     scope, digest = scope_of(run, announcement.epoch), announcement.digest()

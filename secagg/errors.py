@@ -17,5 +17,9 @@ class NotEnoughSurvivors(SecAggError):  # noqa: N818 - the name states the condi
     """Fewer than the threshold are left; the epoch has to be abandoned, nothing was revealed."""
 
 
+class RosterFileError(SecAggError):
+    """A pinned roster is malformed, or its file cannot be used; names the file and the entry."""
+
+
 class RingError(SecAggError):
     """Values or a layout that the ring cannot carry exactly."""

@@ -1,4 +1,4 @@
-"""The messages of an epoch. ``signature`` fields are carried but not yet used: see docs/secure-aggregation.md."""
+"""The messages of an epoch. What the signatures are over, and their checks: :mod:`secagg.signatures`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,8 +7,20 @@ from typing import Any, ClassVar
 
 from secagg import cbor
 from secagg.errors import ProtocolError, RingError
+from secagg.identity import UNSIGNED
 from secagg.ring import Layout, RingArray, Segment
-from secagg.roster import KEY, MAX_SILOS, RUN_ID, SIGNATURE, Enrolment, Roster, RosterEntry, Run, default_threshold
+from secagg.roster import (
+    HASH,
+    KEY,
+    MAX_SILOS,
+    RUN_ID,
+    SIGNATURE,
+    Enrolment,
+    Roster,
+    RosterEntry,
+    Run,
+    default_threshold,
+)
 from secagg.shamir import SHARE_BYTES
 from secagg.wire import PROTOCOL_VERSION, Message, plain
 
@@ -36,7 +48,6 @@ MAX_SEGMENTS = 64
 CIPHERTEXT_BYTES = 12 + 2 * SHARE_BYTES + 16
 
 EPOCH = cbor.uint(MAX_EPOCH)
-HASH = cbor.binary(32)
 SHARES = cbor.table(cbor.binary(SHARE_BYTES), MAX_SILOS)
 STATUS = ("completed", "abandoned")
 
@@ -90,7 +101,7 @@ class BundlePublic(Message):
     mask_key: bytes
     seed_commitment: bytes
     ciphertext_hash: bytes
-    signature: bytes = b""
+    signature: bytes = UNSIGNED
 
     def hash(self) -> bytes:
         """Return the hash an announcement lists: over every field but the signature, under its own label."""
@@ -203,13 +214,15 @@ class MaskedHeader(Message):
         "epoch": EPOCH,
         "announcement_hash": HASH,
         "ledger_head": cbor.row(cbor.uint(MAX_EPOCH), HASH),
+        "arrays_hash": HASH,
         "signature": SIGNATURE,
     }
     sender: str
     epoch: int
     announcement_hash: bytes
     ledger_head: tuple[int, bytes]
-    signature: bytes = b""
+    arrays_hash: bytes
+    signature: bytes = UNSIGNED
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +233,8 @@ class MaskedInput:
     ----------
     ledger_head : tuple of int and bytes
         Count and 32-byte hash of the silo's privacy ledger.
+    arrays_hash : bytes
+        Hash of the arrays (``signatures.arrays_hash``), so that the signature covers them.
     """
 
     sender: str
@@ -227,13 +242,15 @@ class MaskedInput:
     announcement_hash: bytes
     arrays: Mapping[str, RingArray] = field(repr=False)
     ledger_head: tuple[int, bytes]
-    signature: bytes = b""
+    arrays_hash: bytes
+    signature: bytes = UNSIGNED
 
     def __post_init__(self) -> None:
         self._header()
 
     def _header(self) -> MaskedHeader:
-        return MaskedHeader(self.sender, self.epoch, self.announcement_hash, self.ledger_head, self.signature)
+        said = self.sender, self.epoch, self.announcement_hash, self.ledger_head, self.arrays_hash
+        return MaskedHeader(*said, self.signature)
 
     def header_bytes(self) -> bytes:
         """Return the deterministic encoding of everything but the arrays."""
@@ -241,9 +258,9 @@ class MaskedInput:
 
     @classmethod
     def from_parts(cls, header: bytes, arrays: Mapping[str, Any]) -> "MaskedInput":
-        """Join a header and the arrays; shapes and types are checked by ``coordinator.check_masked``."""
+        """Join a header and the arrays; ``coordinator.check_masked`` checks that they fit each other and the layout."""
         h = MaskedHeader.from_bytes(header)
-        return cls(h.sender, h.epoch, h.announcement_hash, dict(arrays), h.ledger_head, h.signature)
+        return cls(h.sender, h.epoch, h.announcement_hash, dict(arrays), h.ledger_head, h.arrays_hash, h.signature)
 
 
 @dataclass(frozen=True)
@@ -266,6 +283,10 @@ class UnmaskRequest(Message):
         super().__post_init__()
         _ascending(self.survivors, "unmask-request.survivors")
 
+    def digest(self) -> bytes:
+        """Return SHA-256 of CBOR ["fcfl-secagg/1/unmask-request-hash", the request's encoding]."""
+        return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", self.to_bytes())
+
 
 @dataclass(frozen=True)
 class UnmaskShares(Message):
@@ -283,7 +304,7 @@ class UnmaskShares(Message):
     epoch: int
     self_mask_shares: Mapping[str, bytes] = field(repr=False)
     mask_key_shares: Mapping[str, bytes] = field(repr=False)
-    signature: bytes = b""
+    signature: bytes = UNSIGNED
 
     def __post_init__(self) -> None:
         super().__post_init__()

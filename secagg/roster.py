@@ -7,15 +7,15 @@ from typing import ClassVar
 
 from secagg import cbor
 from secagg.errors import ProtocolError
+from secagg.identity import SIGNATURE_BYTES, UNSIGNED, identity
 from secagg.keys import check_public_key
 from secagg.wire import PROTOCOL_VERSION, Message
 
 MAX_SILOS = 1 << 14
 MAX_RECORDS = 1 << 48
 KEY = cbor.binary(32)
-# Signatures are empty until they come into use.
-IDENTITY = cbor.binary(0, 32)
-SIGNATURE = cbor.binary(0, 64)
+HASH = cbor.binary(32)
+SIGNATURE = cbor.binary(SIGNATURE_BYTES)
 RUN_ID = cbor.binary(16)
 
 
@@ -28,17 +28,19 @@ def default_threshold(n: int) -> int:
 class Enrolment(Message):
     """What a silo tells once, before the roster is fixed.
 
-    ``records`` is n_i, frozen for the run and not protected. ``identity_key`` is the silo's Ed25519 public key, which
-    its ledger is signed with. It and ``signature`` are carried but **not yet checked**; they may be empty.
+    ``records`` is n_i, frozen for the run and not protected. ``identity_key`` is the silo's long-term Ed25519 key,
+    which also signs its ledger. ``salt`` hides n_i in the hash that the roster carries. Made by
+    :func:`secagg.signatures.enrol`, checked by :func:`secagg.signatures.check_enrolment`.
     """
 
     TYPE: ClassVar[str] = "enrolment"
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "silo_id": cbor.silo_id,
-        "identity_key": IDENTITY,
+        "identity_key": identity,
         "encryption_key": KEY,
         "records": cbor.uint(MAX_RECORDS),
         "software": cbor.text(200),
+        "salt": cbor.binary(32),
         "signature": SIGNATURE,
     }
     silo_id: str
@@ -46,41 +48,51 @@ class Enrolment(Message):
     encryption_key: bytes
     records: int
     software: str
-    signature: bytes = b""
+    salt: bytes
+    signature: bytes = UNSIGNED
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_public_key(self.encryption_key, self.silo_id)
 
+    def details(self) -> bytes:
+        """Return the salted hash of what the coordinator learns and the other silos do not."""
+        return cbor.digest(b"fcfl-secagg/1/enrolment-details", [self.records, self.software, self.salt])
+
 
 @dataclass(frozen=True)
 class RosterEntry(Message):
-    """One silo of a roster: its name, long-term identity key (not yet checked) and share-encryption key.
+    """One silo of a roster: name, long-term identity key, share-encryption key, and the signature that binds them.
 
-    n_i is not in it: the roster goes to every silo, and no silo needs another's.
+    n_i is only in it by a salted hash: the roster goes to every silo, and no silo needs another's.
     """
 
     TYPE: ClassVar[str] = "roster-entry"
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "silo_id": cbor.silo_id,
-        "identity_key": IDENTITY,
+        "identity_key": identity,
         "encryption_key": KEY,
+        "details": HASH,
+        "signature": SIGNATURE,
     }
     silo_id: str
     identity_key: bytes
     encryption_key: bytes
+    details: bytes
+    signature: bytes
 
     @classmethod
     def of(cls, enrolment: Enrolment) -> "RosterEntry":
         """Return the entry of an enrolment."""
-        return cls(enrolment.silo_id, enrolment.identity_key, enrolment.encryption_key)
+        e = enrolment
+        return cls(e.silo_id, e.identity_key, e.encryption_key, e.details(), e.signature)
 
 
 @dataclass(frozen=True)
 class Roster(Message):
     """All silos of a run, sorted by id; the position fixes a silo's Shamir index.
 
-    Refuses duplicate ids and duplicate share-encryption keys: one secret key would open the shares of two seats.
+    Refuses duplicate ids, and duplicate identity or share-encryption keys: one secret key would hold two seats.
     """
 
     TYPE: ClassVar[str] = "roster"
@@ -94,11 +106,12 @@ class Roster(Message):
         ids = [entry.silo_id for entry in self.entries]
         if ids != sorted(set(ids)):
             raise ProtocolError("roster.entries: expected distinct silo ids in ascending order")
-        keys: dict[bytes, str] = {}
-        for entry in self.entries:
-            other = keys.setdefault(entry.encryption_key, entry.silo_id)
-            if other != entry.silo_id:
-                raise ProtocolError(f"roster: {other} and {entry.silo_id} have the same encryption key; enrol again")
+        for kind in ("identity", "encryption"):
+            keys: dict[bytes, str] = {}
+            for entry in self.entries:
+                other = keys.setdefault(getattr(entry, f"{kind}_key"), entry.silo_id)
+                if other != entry.silo_id:
+                    raise ProtocolError(f"roster: {other} and {entry.silo_id} have the same {kind} key; enrol again")
 
     @cached_property
     def _positions(self) -> dict[str, int]:

@@ -24,6 +24,7 @@ from secagg.epoch import (
     scope_of,
 )
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
+from secagg.identity import Signer
 from secagg.keys import KEY_BYTES, Envelope, Scope, commit_seed, open_shares, public_key, seal_shares
 from secagg.messages import (
     EPOCH,
@@ -38,6 +39,7 @@ from secagg.messages import (
 )
 from secagg.ring import EncodedVector, Layout
 from secagg.shamir import SHARE_BYTES, Entropy, is_share, split
+from secagg.signatures import arrays_hash, check_bundles, sign_bundle, sign_masked, sign_shares
 from secagg.wire import Message
 
 # Empty once erased.
@@ -117,17 +119,17 @@ def new_run_keys(entropy: Entropy = os.urandom) -> RunKeys:
 
 
 def create_bundle(
-    run: Run, keys: RunKeys, silo_id: str, epoch: int, entropy: Entropy = os.urandom
+    run: Run, keys: RunKeys, silo_id: str, epoch: int, entropy: Entropy = os.urandom, *, signer: Signer
 ) -> tuple[EpochSecrets, Bundle]:
     """Make the mask key and self-mask seed of an epoch and share both, t of N, over the whole roster.
 
     Guarantee: fewer than t silos learn nothing about either secret; only the addressed silo can open a ciphertext, and
     only as one of this run, epoch, sender and mask key. Every silo of the roster gets shares, absent ones
     included, because a bundle is made before U_e is known. Source: Bonawitz et al. 2017, figure 4, rounds 0 and 1;
-    Shamir 1979.
+    Shamir 1979. The public part is signed by the silo's identity (RFC 8032).
 
-    Assumptions: ``entropy`` is uniform and private, the roster's encryption keys are authentic. The caller stores the
-    secrets before sending the bundle, and makes one bundle per (run, epoch).
+    Assumptions: ``entropy`` is uniform and private; the roster passed ``signatures.check_roster`` and its identities
+    are authentic. The caller stores the secrets before sending the bundle, and makes one bundle per (run, epoch).
     """
     own = run.roster.entry(silo_id)
     if own.encryption_key != keys.encryption_key:
@@ -148,6 +150,7 @@ def create_bundle(
             ciphertexts[entry.silo_id] = seal_shares(envelope, private, mask_share, seed_share, entropy)
     commitment = commit_seed(scope, silo_id, seed)
     public = BundlePublic(silo_id, epoch, mask_key, commitment, ciphertext_hash(ciphertexts))
+    public = sign_bundle(run, public, signer)
     secrets = EpochSecrets(
         run.run_id,
         silo_id,
@@ -170,6 +173,8 @@ def mask_input(
     publics: Sequence[BundlePublic],
     encoded: EncodedVector,
     ledger_head: tuple[int, bytes],
+    *,
+    signer: Signer,
 ) -> MaskedInput:
     """Mask an encoded vector with the self mask and one mask per other participant, all bound to the announcement.
 
@@ -177,7 +182,8 @@ def mask_input(
     lost, the arrays cannot be told from uniform ring elements by anyone else; silos that hold another announcement
     hold masks that do not cancel. Source: Bonawitz et al. 2017, figure 4, round 2.
 
-    Refuses: another run, roster or epoch; fewer than t participants; a bundle other than the announced one; a U_e
+    Refuses: another run, roster or epoch; fewer than t participants; a bundle other than the announced one, or not
+    signed by its sender's identity for this run, roster and epoch; a U_e
     without this silo's own bundle; a peer key of low order; values that do not fit the layout; a second vector under
     the same secrets (their difference would be the difference of the inputs).
     """
@@ -194,7 +200,8 @@ def mask_input(
     for peer in by_sender.values():
         if peer.sender != own_id:
             add_pair_mask(scope, arrays, private, own, peer, digest)
-    return MaskedInput(own_id, announcement.epoch, digest, arrays, ledger_head)
+    unsigned = MaskedInput(own_id, announcement.epoch, digest, arrays, ledger_head, arrays_hash(arrays))
+    return sign_masked(run, unsigned, signer)
 
 
 def answer_unmask(
@@ -206,12 +213,15 @@ def answer_unmask(
     publics: Sequence[BundlePublic],
     ciphertexts: Mapping[str, bytes],
     request: UnmaskRequest,
+    *,
+    signer: Signer,
 ) -> UnmaskShares:
     """Give this silo's shares: of b for every survivor, of the mask key for every participant that was lost.
 
     Guarantee: never both of one peer. Together with 2t > N + n_C and one answer per epoch, no coalition of the server
     and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). A ciphertext that
-    is missing or does not open leaves that peer's share out; others can make up for it.
+    is missing or does not open leaves that peer's share out; others can make up for it. Only secrets that
+    :func:`record_masked` marked for this very announcement answer; the answer is signed for this request alone.
 
     Parameters
     ----------
@@ -226,9 +236,13 @@ def answer_unmask(
         raise ProtocolError(f"unmask-request.survivors: {own_id} (this silo) is missing; only survivors are asked")
     if len(request.survivors) < run.threshold:
         raise NotEnoughSurvivors(f"unmask-request: {len(request.survivors)} survivors, {run.threshold} are needed")
-    if secrets.masked not in (b"", announcement.digest()):
+    if not secrets.masked:
+        raise ProtocolError(
+            f"epoch {secrets.epoch}: no vector was masked with these secrets; there is nothing to unmask"
+        )
+    if secrets.masked != announcement.digest():
         raise ProtocolError(f"epoch {secrets.epoch}: my vector was masked for another announcement; abandon the epoch")
-    if secrets.answered not in (b"", _request_digest(request)):
+    if secrets.answered not in (b"", request.digest()):
         raise ProtocolError(f"epoch {secrets.epoch}: another unmask request was already answered")
     private = X25519PrivateKey.from_private_bytes(keys.private)
     own_key = run.roster.entry(own_id).encryption_key
@@ -246,17 +260,27 @@ def answer_unmask(
         kind, share = (seed_shares, opened[1]) if peer_id in survivors else (mask_shares, opened[0])
         if is_share(share):
             kind[peer_id] = share
-    return UnmaskShares(own_id, announcement.epoch, seed_shares, mask_shares)
+    return sign_shares(run, request, UnmaskShares(own_id, announcement.epoch, seed_shares, mask_shares), signer)
 
 
 def record_masked(secrets: EpochSecrets, announcement: Announcement) -> EpochSecrets:
-    """Return the state after :func:`mask_input`; with it, masking again is refused. Store it before sending."""
+    """Return the state after :func:`mask_input`; with it, masking again is refused. Store it before sending.
+
+    Refuses secrets that are marked for another announcement already.
+    """
+    if secrets.masked not in (b"", announcement.digest()):
+        raise ProtocolError(f"epoch {secrets.epoch}: a vector was already masked for another announcement")
     return replace(secrets, masked=announcement.digest())
 
 
 def record_answered(secrets: EpochSecrets, request: UnmaskRequest) -> EpochSecrets:
-    """Return the state after :func:`answer_unmask`; with it, another request is refused. Store it before sending."""
-    return replace(secrets, answered=_request_digest(request))
+    """Return the state after :func:`answer_unmask`; with it, another request is refused. Store it before sending.
+
+    Refuses secrets that are marked for another request already.
+    """
+    if secrets.answered not in (b"", request.digest()):
+        raise ProtocolError(f"epoch {secrets.epoch}: another unmask request was already answered")
+    return replace(secrets, answered=request.digest())
 
 
 def erase(secrets: EpochSecrets) -> EpochSecrets:
@@ -267,10 +291,6 @@ def erase(secrets: EpochSecrets) -> EpochSecrets:
     return replace(secrets, mask_private=b"", seed=b"", own_mask_share=b"", own_seed_share=b"")
 
 
-def _request_digest(request: UnmaskRequest) -> bytes:
-    return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", request.to_bytes())
-
-
 def _view(
     run: Run,
     keys: RunKeys,
@@ -279,7 +299,7 @@ def _view(
     announcement: Announcement,
     publics: Sequence[BundlePublic],
 ) -> tuple[str, Scope, dict[str, BundlePublic]]:
-    """Check that secrets, announcement and bundles are of one epoch of this run and include this silo's bundle."""
+    """Check that secrets, announcement and signed bundles are of one epoch of this run, this silo's among them."""
     if secrets.erased:
         raise ProtocolError(f"epoch {secrets.epoch}: the secrets were erased; the epoch is over for this silo")
     if secrets.silo_id != silo_id or run.roster.entry(silo_id).encryption_key != keys.encryption_key:
@@ -291,7 +311,9 @@ def _view(
     check_announcement(run, announcement)
     if dict(announcement.participants).get(silo_id) != secrets.bundle_hash:
         raise ProtocolError(f"announcement.participants: {silo_id} is not listed with the bundle it made")
-    return silo_id, scope_of(run, announcement.epoch), check_publics(announcement, publics)
+    by_sender = check_publics(announcement, publics)
+    check_bundles(run, publics)
+    return silo_id, scope_of(run, announcement.epoch), by_sender
 
 
 def _check_encoded(layout: Layout, encoded: EncodedVector) -> None:

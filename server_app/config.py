@@ -47,6 +47,7 @@ KEYS: Mapping[str, Key] = {
     "run-dir": Key("", "folder of the coordinator's files; empty: runs/<run id> in the working folder"),
     "resume": Key(False, "continue the run in run-dir instead of starting one"),
     "simulation-root": Key("", "folder of the silos' folders, for the simulation engine only"),
+    "roster-file": Key("", "roster.toml with the only silos that may enrol, as the coordinator sees it; empty: any"),
     "silos": Key(20, "silos that must enrol", low=3, high=1000),
     "rounds": Key(15, "optimisation rounds K", low=1, high=100_000),
     "model-seed": Key(2025, "public seed of the initial model", low=0, high=2**31),
@@ -199,7 +200,7 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON of all settings that shape the run (not where its files lie)."""
-        local = ("run-dir", "resume", "simulation-root")
+        local = ("run-dir", "resume", "simulation-root", "roster-file")
         shaping = {name: value for name, value in self.values.items() if name not in local}
         return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
 

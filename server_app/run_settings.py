@@ -1,6 +1,7 @@
 """From a validated configuration to what the strategy needs: calibrate the noise, fix the terms."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from privacy.calibration import Calibration, calibrate
 from privacy.mlp import FEATURES, HIDDEN, Mlp
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY
 from privacy.terms import Allowance, RunTerms
+from secagg.errors import RosterFileError
+from secagg.pins import PinnedRoster
 from server_app.config import ConfigError, RunConfig
 
 
@@ -108,7 +111,20 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
             config.real("deadline.unmask"),
             config.real("deadline.poll"),
         ),
+        pins=_pins(config.text("roster-file")),
     )
+
+
+def _pins(path: str) -> PinnedRoster | None:
+    """Read the roster that limits who may enrol; what is wrong with it is named before the run starts."""
+    if not path:
+        return None
+    try:
+        return PinnedRoster.parse(Path(path).read_bytes().decode(), path)
+    except OSError as error:
+        raise ConfigError(f"roster-file: {path}: cannot be read ({error.strerror}); see 'fcfl roster'") from None
+    except (UnicodeDecodeError, RosterFileError) as error:
+        raise ConfigError(f"roster-file: {error}") from None
 
 
 def _adjacency(config: RunConfig) -> str:

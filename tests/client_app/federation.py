@@ -20,6 +20,7 @@ from client_app.silo import Silo
 from data_prep.features.table import N_FEATURES
 from data_prep.shards import Split, write_shard
 from experiments.local_grid import LocalGrid, no_fault
+from experiments.silos import write_roster
 from fcfl_strategy import rounds
 from fcfl_strategy.exchange import array_record
 from fcfl_strategy.rounds import RunState
@@ -88,7 +89,7 @@ def write_samples(folder: Path, records: int, seed: int, *, validation: int = 24
     return folder
 
 
-def silo_toml(name: str, data: Path, **policy: Any) -> str:
+def silo_toml(name: str, data: Path, *, roster: str = "../roster.toml", **policy: Any) -> str:
     """Text of a ``silo.toml`` whose policy admits the runs of these tests unless a limit is given."""
     limits = {
         "epsilon": 1.0,
@@ -100,7 +101,9 @@ def silo_toml(name: str, data: Path, **policy: Any) -> str:
         "hidden": list(HIDDEN),
     } | policy
     lines = [f"{key} = {json.dumps(value)}" for key, value in limits.items()]
-    return f"[silo]\nname = {json.dumps(name)}\ndata = {json.dumps(str(data))}\n\n[policy]\n" + "\n".join(lines) + "\n"
+    pins = f"roster = {json.dumps(roster)}\n" if roster else ""
+    silo = f"[silo]\nname = {json.dumps(name)}\ndata = {json.dumps(str(data))}\n{pins}"
+    return silo + "\n[policy]\n" + "\n".join(lines) + "\n"
 
 
 def name_of(number: int) -> str:
@@ -143,6 +146,9 @@ class Small:
             limits = {**policy, **(policies or {}).get(i, {})}
             name = names[i] if names is not None else name_of(i)
             homes[name_of(i)] = SiloHome.create(root / "silos" / name_of(i), silo_toml(name, data, **limits))
+        # Names that are no rosters (two silos of one name) are not pinned; those tests are about the coordinator.
+        pins = {home.settings.name: home for home in homes.values()}
+        write_roster(root / "silos" / "roster.toml", pins.values())
         return cls(root, homes)
 
     def config(self, **settings: Any) -> RunConfig:

@@ -23,6 +23,7 @@ from fcfl_strategy import rounds
 from privacy.errors import BudgetExceeded, IdentityError, LedgerError
 from privacy.ledger import Ledger, verify
 from privacy.records import Release, RunClosed, RunOpened
+from privacy.signing import SigningKey
 from secagg import silo as protocol
 from secagg.coordinator import unmask_request
 from secagg.envelopes import JoinRequest, MaskRequest
@@ -339,7 +340,7 @@ def test_a_power_cut_at_any_write_of_a_contribution_loses_nothing_and_doubles_no
             break
         epoch += 1
     stages = {name for name, _ in seen}
-    assert stages == {"control.npz", "next.bundle", "contribute.this.reply", "ledger:release"}
+    assert stages == {"control.npz", "next.bundle", "contribute.this.reply", "this.bundle", "ledger:release"}
     assert {(name, after) for name in stages for after in (False, True)} == seen
 
 
@@ -379,10 +380,62 @@ def test_after_a_power_cut_a_run_id_keeps_the_terms_the_ledger_has(
     assert len(records_of(home)) == 1
 
 
+def test_a_silo_whose_outbox_is_lost_still_gives_no_second_answer(desk: MakeDesk) -> None:
+    made = desk(4)
+    asked = made.ask(1)
+    for name in made.small.homes:
+        made.contribute(asked, name)
+    everyone = sorted(made.small.homes)
+    first = made.unmask(asked, FIRST, everyone)
+    (made.folder(FIRST) / "unmask.1.reply").unlink()
+    with pytest.raises(SecAggError, match="another unmask request was already answered"):
+        made.unmask(asked, FIRST, everyone[:3])
+    assert made.unmask(asked, FIRST, everyone) == first
+
+
+def test_a_silo_whose_outbox_is_lost_still_masks_no_second_vector(desk: MakeDesk) -> None:
+    made = desk()
+    asked = made.ask(1)
+    made.contribute(asked, FIRST)
+    (made.folder(FIRST) / "contribute.1.reply").unlink()
+    secrets = protocol.EpochSecrets.from_bytes(cbor2.loads((made.folder(FIRST) / "1.bundle").read_bytes())[0])
+    assert secrets.masked == asked.announcement.digest()
+    with pytest.raises(Declined, match="in the ledger and its reply is gone"):
+        made.contribute(asked, FIRST)
+    # Even with a ledger that does not know of the epoch.
+    with made.small.homes[FIRST].ledger() as ledger:
+        count = len(ledger.entries())
+    assert count == 3
+    with pytest.raises(Declined, match="sent no vector"):
+        made.unmask(asked, FIRST, sorted(made.small.homes))
+
+
+def test_a_silo_cut_off_before_it_noted_its_answer_notes_it_before_the_repeat_leaves(
+    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = desk(4)
+    asked = made.ask(1)
+    with power_cut_at(monkeypatch, 3, after=True) as begun, pytest.raises(PowerCut):
+        made.contribute(asked, FIRST)
+    assert begun[-1] == "contribute.1.reply"
+    # The vector has not left, so there is nothing to unmask.
+    with pytest.raises(SecAggError, match="no vector was masked"):
+        made.unmask(asked, FIRST, sorted(made.small.homes))
+    for name in made.small.homes:
+        made.contribute(asked, name)
+    everyone = sorted(made.small.homes)
+    with power_cut_at(monkeypatch, 1, after=True), pytest.raises(PowerCut):
+        made.unmask(asked, FIRST, everyone)
+    made.unmask(asked, FIRST, everyone)
+    (made.folder(FIRST) / "unmask.1.reply").unlink()
+    with pytest.raises(SecAggError, match="already answered"):
+        made.unmask(asked, FIRST, everyone[:3])
+
+
 def test_a_stored_reply_whose_ledger_went_on_stays_unsent(desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     made = desk()
     asked = made.ask(1)
-    with power_cut_at(monkeypatch, 4, after=False) as begun, pytest.raises(PowerCut):
+    with power_cut_at(monkeypatch, 5, after=False) as begun, pytest.raises(PowerCut):
         made.contribute(asked, FIRST)
     assert begun[-1] == "ledger:release"
     with made.small.homes[FIRST].ledger() as ledger:
@@ -505,9 +558,7 @@ def test_a_silo_enrols_with_the_key_that_signs_its_ledger(desk: MakeDesk) -> Non
 def test_a_roster_with_another_identity_under_the_silos_name_is_declined(desk: MakeDesk) -> None:
     made = desk()
     entries = tuple(
-        dataclasses.replace(entry, identity_key=made.small.homes[SECOND].identity.public_key)
-        if entry.silo_id == FIRST
-        else entry
+        dataclasses.replace(entry, identity_key=SigningKey.generate().public_key) if entry.silo_id == FIRST else entry
         for entry in made.run.roster.entries
     )
     run = dataclasses.replace(made.run, roster=Roster(entries))
@@ -647,7 +698,7 @@ def test_a_reply_that_never_left_changes_no_control_whatever_is_announced(
 ) -> None:
     made = desk()
     asked = made.ask(1)
-    with power_cut_at(monkeypatch, 4, after=False) as begun, pytest.raises(PowerCut):
+    with power_cut_at(monkeypatch, 5, after=False) as begun, pytest.raises(PowerCut):
         made.contribute(asked, FIRST)
     assert begun[-1] == "ledger:release"
     claimed = EpochOutcome(1, "completed", tuple(sorted(made.small.homes)))

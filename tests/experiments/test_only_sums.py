@@ -103,8 +103,8 @@ def watched_run(small: Small, patch: pytest.MonkeyPatch, path: Path, **settings:
     held, sums = Held(), Sums.watched(patch)
     create, recover, put = secagg.silo.create_bundle, secagg.coordinator.recover, FileJournal.put
 
-    def created(run: Run, keys: Any, silo_id: str, epoch: int, *rest: Any) -> Any:
-        secrets, bundle = create(run, keys, silo_id, epoch, *rest)
+    def created(run: Run, keys: Any, silo_id: str, epoch: int, **rest: Any) -> Any:
+        secrets, bundle = create(run, keys, silo_id, epoch, **rest)
         held.secrets[(silo_id, epoch)] = secrets
         held.run_keys.add(keys.private)
         held.run = run

@@ -109,4 +109,4 @@ def released(folder: Path) -> list[int]:
 
 
 def silos(run: Path) -> list[Path]:
-    return sorted((run / "silos").iterdir())
+    return sorted((run / "silos").glob("silo-*"))

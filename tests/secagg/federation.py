@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from secagg import coordinator, ring, silo
+from secagg import coordinator, ring, signatures, silo
 from secagg.messages import (
     Announcement,
     Bundle,
     BundlePublic,
+    Enrolment,
     MaskedInput,
     Roster,
     RosterEntry,
@@ -21,6 +22,7 @@ from secagg.messages import (
 )
 from secagg.ring import EncodedVector, IntArray, Layout, Segment
 from secagg.silo import EpochSecrets, RunKeys
+from tests.secagg.signers import TestSigner
 
 
 def seeded(name: str) -> Callable[[int], bytes]:
@@ -57,14 +59,29 @@ class Federation:
     threshold: int = 0
     tag: str = ""
     keys: dict[str, RunKeys] = field(init=False)
+    signers: dict[str, TestSigner] = field(init=False)
+    enrolments: dict[str, Enrolment] = field(init=False)
+    run_id: bytes = bytes(range(16))
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
         ids = [f"silo-{i:02d}" for i in range(self.n)]
         self.keys = {s: silo.new_run_keys(seeded(f"keys/{self.tag}/{s}")) for s in ids}
-        roster = Roster(tuple(RosterEntry(s, b"", self.keys[s].encryption_key) for s in ids))
-        self.run = Run(1, bytes(range(16)), roster, self.threshold or default_threshold(self.n))
+        self.signers = {s: TestSigner.of(f"identity/{s}") for s in ids}
+        self.enrolments = {s: self.enrol(s) for s in ids}
+        roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in self.enrolments.values()))
+        self.run = Run(1, self.run_id, roster, self.threshold or default_threshold(self.n))
         self.run = Run.from_bytes(self.run.to_bytes())
+        signatures.check_roster(self.run)
+
+    def enrol(self, s: str) -> Enrolment:
+        entropy = seeded(f"salt/{self.tag}/{s}")
+        made = signatures.enrol(self.run_id, s, self.keys[s].encryption_key, 100, "fcfl 0.1", self.signers[s], entropy)
+        return signatures.check_enrolment(self.run_id, Enrolment.from_bytes(made.to_bytes()))
+
+    def signed(self, public: BundlePublic) -> BundlePublic:
+        """The same bundle, signed by whom it names; a silo may say anything about itself."""
+        return signatures.sign_bundle(self.run, public, self.signers[public.sender])
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -87,7 +104,7 @@ class Epoch:
     def __post_init__(self) -> None:
         f = self.federation
         for s in self.members:
-            secrets, bundle = silo.create_bundle(f.run, f.keys[s], s, self.number)
+            secrets, bundle = silo.create_bundle(f.run, f.keys[s], s, self.number, signer=f.signers[s])
             self.secrets[s] = EpochSecrets.from_bytes(secrets.to_bytes())
             self.bundles[s] = Bundle.from_bytes(bundle.to_bytes())
         self.layout = small_layout(self.parties)
@@ -107,7 +124,7 @@ class Epoch:
         f = self.federation
         head = (3, bytes(32))
         message = silo.mask_input(
-            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, self.inputs[s], head
+            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, self.inputs[s], head, signer=f.signers[s]
         )
         self.secrets[s] = silo.record_masked(self.secrets[s], announcement)
         message = MaskedInput.from_parts(message.header_bytes(), message.arrays)
@@ -117,10 +134,18 @@ class Epoch:
         f = self.federation
         ciphertexts = coordinator.ciphertexts_for(self.bundles, s)
         reply = silo.answer_unmask(
-            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, ciphertexts, request
+            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, ciphertexts, request, signer=f.signers[s]
         )
         self.secrets[s] = silo.record_answered(self.secrets[s], request)
-        return coordinator.check_reply(announcement, request, UnmaskShares.from_bytes(reply.to_bytes()))
+        return coordinator.check_reply(f.run, announcement, request, UnmaskShares.from_bytes(reply.to_bytes()))
+
+    def resigned(
+        self, announcement: Announcement, masked: Iterable[str], replies: dict[str, UnmaskShares]
+    ) -> dict[str, UnmaskShares]:
+        """Replies with whatever is in them, signed by their senders: a silo that lies signs its lie."""
+        f = self.federation
+        request = coordinator.unmask_request(f.run, announcement, list(masked))
+        return {s: signatures.sign_shares(f.run, request, r, f.signers[r.sender]) for s, r in replies.items()}
 
     def collect(
         self, lost_masked: Iterable[str] = (), lost_unmask: Iterable[str] = ()

@@ -8,7 +8,7 @@ import pytest
 
 from secagg import coordinator
 from secagg.errors import NotEnoughSurvivors, ProtocolError, SecAggError
-from secagg.messages import Bundle, UnmaskShares, ciphertext_hash
+from secagg.messages import Announcement, Bundle, UnmaskShares, ciphertext_hash
 from tests.secagg.federation import Epoch, Federation
 
 
@@ -29,6 +29,11 @@ def lying(reply: UnmaskShares) -> UnmaskShares:
     )
 
 
+def lied(epoch: Epoch, announcement: Announcement, masked: Any, replies: dict[str, UnmaskShares]) -> Any:
+    """Aggregate replies that their senders signed, whatever is in them."""
+    return epoch.aggregate(announcement, masked, epoch.resigned(announcement, masked, replies))
+
+
 def test_an_announcement_lists_exactly_the_bundles_given_in_order(epoch: Epoch) -> None:
     epoch.bundles = dict(reversed(epoch.bundles.items()))
     announcement = epoch.announce()
@@ -40,8 +45,9 @@ def test_an_announcement_lists_exactly_the_bundles_given_in_order(epoch: Epoch) 
 def test_bundles_that_do_not_fit_are_refused_by_name(epoch: Epoch) -> None:
     good = epoch.bundles["silo-02"]
     fewer = {k: v for k, v in good.ciphertexts.items() if k != "silo-01"}
-    partial = Bundle(dataclasses.replace(good.public, ciphertext_hash=ciphertext_hash(fewer)), fewer)
-    old = Bundle(dataclasses.replace(good.public, epoch=1), good.ciphertexts)
+    sign = epoch.federation.signed
+    partial = Bundle(sign(dataclasses.replace(good.public, ciphertext_hash=ciphertext_hash(fewer))), fewer)
+    old = Bundle(sign(dataclasses.replace(good.public, epoch=1)), good.ciphertexts)
     for bundle in (partial, old, epoch.bundles["silo-01"]):
         with pytest.raises(ProtocolError, match="silo-02"):
             coordinator.announce(
@@ -79,7 +85,7 @@ def test_silos_cannot_be_survivors_without_taking_part(epoch: Epoch) -> None:
 def test_as_many_wrong_repliers_as_spare_shares_do_not_move_the_sum(epoch: Epoch, liars: list[str]) -> None:
     announcement, masked, replies = epoch.collect()
     replies = {s: lying(r) if s in liars else r for s, r in replies.items()}
-    total = epoch.aggregate(announcement, masked, replies)
+    total = lied(epoch, announcement, masked, replies)
     assert (total["A"] == epoch.expected(masked)["A"]).all()
 
 
@@ -88,7 +94,7 @@ def test_three_liars_of_twelve_and_a_lost_silo_are_sorted_out() -> None:
     announcement, masked, replies = epoch.collect(lost_masked=["silo-04"])
     liars = {"silo-00", "silo-01", "silo-11"}
     replies = {s: lying(r) if s in liars else r for s, r in replies.items()}
-    total = epoch.aggregate(announcement, masked, replies)
+    total = lied(epoch, announcement, masked, replies)
     assert (total["C"] == epoch.expected(masked)["C"]).all()
 
 
@@ -98,7 +104,7 @@ def test_a_wrong_share_of_a_lost_silos_mask_key_alone_does_not_move_the_sum(liar
     announcement, masked, replies = epoch.collect(lost_masked=["silo-03"])
     keys = {s: wrong(v) for s, v in replies[liar].mask_key_shares.items()}
     replies[liar] = dataclasses.replace(replies[liar], mask_key_shares=keys)
-    total = epoch.aggregate(announcement, masked, replies)
+    total = lied(epoch, announcement, masked, replies)
     assert (total["A"] == epoch.expected(masked)["A"]).all()
 
 
@@ -106,7 +112,7 @@ def test_too_many_wrong_shares_are_an_error_that_names_the_secret(epoch: Epoch) 
     announcement, masked, replies = epoch.collect()
     replies = {s: lying(r) if s in ("silo-00", "silo-01") else r for s, r in replies.items()}
     with pytest.raises(ProtocolError, match="self-mask seed of silo-00"):
-        epoch.aggregate(announcement, masked, replies)
+        lied(epoch, announcement, masked, replies)
 
 
 def test_shares_missing_for_one_peer_are_made_up_by_others_or_named(epoch: Epoch) -> None:
@@ -118,10 +124,10 @@ def test_shares_missing_for_one_peer_are_made_up_by_others_or_named(epoch: Epoch
         )
 
     one_short = {s: without(r) if s == "silo-01" else r for s, r in replies.items()}
-    assert (epoch.aggregate(announcement, masked, one_short)["A"] == epoch.expected(masked)["A"]).all()
+    assert (lied(epoch, announcement, masked, one_short)["A"] == epoch.expected(masked)["A"]).all()
     two_short = {s: without(r) if s in ("silo-01", "silo-02") else r for s, r in replies.items()}
     with pytest.raises(NotEnoughSurvivors, match="self-mask seed of silo-03"):
-        epoch.aggregate(announcement, masked, two_short)
+        lied(epoch, announcement, masked, two_short)
 
 
 def test_shares_that_are_no_field_element_count_as_missing(epoch: Epoch) -> None:
@@ -129,7 +135,7 @@ def test_shares_that_are_no_field_element_count_as_missing(epoch: Epoch) -> None
     replies["silo-02"] = dataclasses.replace(
         replies["silo-02"], self_mask_shares=dict.fromkeys(replies["silo-02"].self_mask_shares, b"\xff" * 33)
     )
-    assert (epoch.aggregate(announcement, masked, replies)["A"] == epoch.expected(masked)["A"]).all()
+    assert (lied(epoch, announcement, masked, replies)["A"] == epoch.expected(masked)["A"]).all()
 
 
 def test_replies_for_another_list_epoch_or_sender_are_refused_by_name(epoch: Epoch) -> None:

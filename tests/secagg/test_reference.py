@@ -9,6 +9,7 @@ from typing import Any
 
 import cbor2
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -76,8 +77,21 @@ class Silo:
         self.id = IDS[position]
         self.draw = entropy(position)
         self.encryption = self.draw(32)
+        seed = hashlib.shake_256(f"fcfl-secagg/vectors/{position}/identity".encode()).digest(32)
+        self.identity = Ed25519PrivateKey.from_private_bytes(seed)
 
-    def make_bundle(self, others: list["Silo"]) -> None:
+    def sign(self, label: str, *said: object) -> bytes:
+        return self.identity.sign(cbor([b"fcfl-secagg/1/sign-" + label.encode(), 1, SCOPE[1], *said]))
+
+    def enrol(self) -> None:
+        salt, keys = self.draw(32), [self.identity.public_key().public_bytes_raw(), public(self.encryption)]
+        details = labelled("enrolment-details", [1000, "fcfl", salt])
+        signature = self.sign("enrolment", self.id, *keys, details)
+        common = {"silo_id": self.id, "identity_key": keys[0], "encryption_key": keys[1]}
+        self.enrolment = message("enrolment", **common, records=1000, software="fcfl", salt=salt, signature=signature)
+        self.entry = message("roster-entry", **common, details=details, signature=signature)
+
+    def make_bundle(self, others: list["Silo"], roster_hash: bytes) -> None:
         self.mask_private, self.seed = self.draw(32), self.draw(32)
         self.mask_key = public(self.mask_private)
         self.mask_shares, self.seed_shares = share(self.mask_private, self.draw), share(self.seed, self.draw)
@@ -94,8 +108,9 @@ class Silo:
         named = [self.id, 7, self.mask_key, commitment, labelled("ciphertexts", self.ciphertexts)]
         self.bundle_hash = labelled("bundle-hash", named)
         fields = dict(zip(("sender", "epoch", "mask_key", "seed_commitment", "ciphertext_hash"), named, strict=True))
+        signature = self.sign("bundle", roster_hash, 7, self.id, *named[2:])
         self.bundle = message(
-            "bundle", public=message("bundle-public", **fields, signature=b""), ciphertexts=self.ciphertexts
+            "bundle", public=message("bundle-public", **fields, signature=signature), ciphertexts=self.ciphertexts
         )
 
     def masked(self, others: list["Silo"], digest: bytes, name: str, length: int, width: int) -> bytes:
@@ -114,17 +129,16 @@ class Silo:
 
 def test_a_second_implementation_gets_the_same_bytes() -> None:
     silos = [Silo(i) for i in range(3)]
-    entries = [
-        message("roster-entry", silo_id=s.id, identity_key=b"", encryption_key=public(s.encryption))
-        for i, s in enumerate(silos)
-    ]
-    roster = message("roster", entries=entries)
+    for s in silos:
+        s.enrol()
+    assert cbor(silos[0].enrolment).hex() == KNOWN["enrolment_alpha"]
+    roster = message("roster", entries=[s.entry for s in silos])
     run = message("run", version=1, run_id=SCOPE[1], roster=roster, threshold=3, max_colluders=0)
     assert cbor(run).hex() == KNOWN["run"]
     roster_hash = labelled("roster-hash", cbor(roster))
     assert roster_hash.hex() == KNOWN["roster_hash"]
     for s in silos:
-        s.make_bundle(silos)
+        s.make_bundle(silos, roster_hash)
     assert cbor(silos[0].bundle).hex() == KNOWN["bundle_alpha"]
     assert silos[0].bundle_hash.hex() == KNOWN["bundle_hash_alpha"]
 
@@ -141,16 +155,25 @@ def test_a_second_implementation_gets_the_same_bytes() -> None:
         for name, length, width in (("A", 4, 4), ("C", 2, 8)):
             assert s.masked(silos, digest, name, length, width).hex() == KNOWN["masked"][s.id][name]
 
+    alpha = silos[0]
+    vector = {
+        name: alpha.masked(silos, digest, name, length, width) for name, length, width in (("A", 4, 4), ("C", 2, 8))
+    }
+    arrays_hash = labelled("masked-arrays", vector)
     head = message(
-        "masked-input", sender="alpha", epoch=7, announcement_hash=digest, ledger_head=[0, bytes(32)], signature=b""
-    )
+        "masked-input", sender="alpha", epoch=7, announcement_hash=digest, ledger_head=[0, bytes(32)],
+        arrays_hash=arrays_hash,
+        signature=alpha.sign("masked-input", 7, "alpha", digest, [0, bytes(32)], arrays_hash),
+    )  # fmt: skip
     assert cbor(head).hex() == KNOWN["masked_header_alpha"]
     request = message("unmask-request", run_id=SCOPE[1], epoch=7, announcement_hash=digest, survivors=list(IDS))
     assert cbor(request).hex() == KNOWN["unmask_request"]
     shares = {s.id: s.seed_shares[0] for s in silos}
+    request_hash = labelled("unmask-request-hash", cbor(request))
     reply = message(
-        "unmask-shares", sender="alpha", epoch=7, self_mask_shares=shares, mask_key_shares={}, signature=b""
-    )
+        "unmask-shares", sender="alpha", epoch=7, self_mask_shares=shares, mask_key_shares={},
+        signature=alpha.sign("unmask-shares", 7, "alpha", request_hash, shares, {}),
+    )  # fmt: skip
     assert cbor(reply).hex() == KNOWN["unmask_shares_alpha"]
 
 

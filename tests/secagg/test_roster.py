@@ -1,12 +1,14 @@
 """Enrolments, rosters and runs: what is refused before anything secret exists."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from secagg.errors import ProtocolError
-from secagg.messages import Enrolment, Roster, RosterEntry, Run, default_threshold
+from secagg.messages import Roster, RosterEntry, Run, default_threshold
 from tests.secagg.federation import Federation
+from tests.secagg.signers import TestSigner
 
 FED = Federation(4)
 
@@ -14,14 +16,13 @@ FED = Federation(4)
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "-a", "a\n", "../x"])
 def test_odd_silo_ids_are_refused(name: str) -> None:
     with pytest.raises(ProtocolError, match="silo_id"):
-        RosterEntry(name, b"", bytes(32))
+        dataclasses.replace(FED.run.roster.entries[0], silo_id=name)
 
 
 def test_enrolment_refuses_a_key_that_would_stop_the_others() -> None:
     with pytest.raises(ProtocolError, match="silo-00"):
-        Enrolment("silo-00", b"", bytes(32), 1, "x")
-    enrolment = Enrolment("silo-00", b"", FED.keys["silo-00"].encryption_key, 100, "x")
-    assert RosterEntry.of(enrolment) == FED.run.roster.entries[0]
+        dataclasses.replace(FED.enrolments["silo-00"], encryption_key=bytes(32))
+    assert RosterEntry.of(FED.enrolments["silo-00"]) == FED.run.roster.entries[0]
 
 
 def test_rosters_are_sorted_distinct_and_not_alone() -> None:
@@ -32,6 +33,7 @@ def test_rosters_are_sorted_distinct_and_not_alone() -> None:
         (two, one),
         (one, one),
         (one, dataclasses.replace(two, encryption_key=one.encryption_key)),
+        (one, dataclasses.replace(two, identity_key=one.identity_key)),
     ):
         with pytest.raises(ProtocolError, match="roster"):
             Roster(entries)
@@ -42,8 +44,11 @@ def test_rosters_are_sorted_distinct_and_not_alone() -> None:
 
 def test_the_roster_hash_depends_on_every_entry() -> None:
     roster = FED.run.roster
-    changed = Roster((dataclasses.replace(roster.entries[0], identity_key=bytes(32)), *roster.entries[1:]))
-    assert roster.hash() != changed.hash()
+    other = TestSigner.of("another").public_key
+    changes: list[dict[str, Any]] = [{"identity_key": other}, {"details": bytes(32)}, {"signature": bytes(64)}]
+    for change in changes:
+        changed = Roster((dataclasses.replace(roster.entries[0], **change), *roster.entries[1:]))
+        assert roster.hash() != changed.hash()
     assert len(roster.hash()) == 32
 
 

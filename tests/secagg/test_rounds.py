@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import coordinator, prg, ring, silo
+from secagg import coordinator, prg, ring, signatures, silo
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
 from secagg.ring import Layout, Segment
 from tests.secagg.federation import Epoch, Federation
@@ -108,7 +108,11 @@ def test_views_that_differ_give_the_server_noise() -> None:
     with pytest.raises(ProtocolError, match=r"silo-00.*announcement"):
         coordinator.check_masked(federation.run, announcement, deviant)
     # A server that goes on all the same, calling the deviant's input one of this announcement:
-    masked[federation.ids[0]] = dataclasses.replace(deviant, announcement_hash=announcement.digest())
+    # (With the deviant's help, who signs that; without it the signature alone refuses.)
+    claimed = dataclasses.replace(deviant, announcement_hash=announcement.digest())
+    with pytest.raises(ProtocolError, match=r"silo-00.*not signed"):
+        coordinator.check_masked(federation.run, announcement, claimed)
+    masked[federation.ids[0]] = signatures.sign_masked(federation.run, claimed, federation.signers[federation.ids[0]])
     request = coordinator.unmask_request(federation.run, announcement, federation.ids)
     replies = {s: epoch.answer(s, announcement, request) for s in federation.ids[1:]}
     total = epoch.aggregate(announcement, masked, replies)["A"]

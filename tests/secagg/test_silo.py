@@ -29,14 +29,17 @@ def mask(epoch: Epoch, announcement: Announcement, **change: Any) -> Any:
     arguments: dict[str, Any] = {
         "run": f.run, "keys": f.keys[ME], "secrets": epoch.secrets[ME], "silo_id": ME, "announcement": announcement,
         "publics": epoch.publics, "encoded": epoch.inputs[ME], "ledger_head": HEAD,
+        "signer": f.signers[ME],
     }  # fmt: skip
     return silo.mask_input(**{**arguments, **change})
 
 
 def answer(epoch: Epoch, announcement: Announcement, request: UnmaskRequest, **change: Any) -> Any:
-    f = epoch.federation
+    f, secrets = epoch.federation, epoch.secrets[ME]
+    recorded = secrets if secrets.masked else silo.record_masked(secrets, announcement)
     arguments: dict[str, Any] = {
-        "run": f.run, "keys": f.keys[ME], "secrets": epoch.secrets[ME], "silo_id": ME, "announcement": announcement,
+        "run": f.run, "keys": f.keys[ME], "secrets": recorded,
+        "silo_id": ME, "announcement": announcement, "signer": f.signers[ME],
         "publics": epoch.publics, "ciphertexts": coordinator.ciphertexts_for(epoch.bundles, ME), "request": request,
     }  # fmt: skip
     return silo.answer_unmask(**{**arguments, **change})
@@ -51,7 +54,11 @@ def test_new_keys_and_bundles_come_from_the_entropy_alone() -> None:
     federation = Federation(3)
     assert silo.new_run_keys(seeded("x")) == silo.new_run_keys(seeded("x"))
     assert silo.new_run_keys() != silo.new_run_keys()
-    make = [silo.create_bundle(federation.run, federation.keys[ME], ME, 1, seeded(tag)) for tag in ("x", "x", "y")]
+    sign = federation.signers[ME]
+    make = [
+        silo.create_bundle(federation.run, federation.keys[ME], ME, 1, seeded(tag), signer=sign)
+        for tag in ("x", "x", "y")
+    ]
     assert make[0] == make[1]
     assert make[0][1].public.mask_key != make[2][1].public.mask_key
 
@@ -77,9 +84,11 @@ def test_a_bundle_has_a_ciphertext_for_every_other_silo_absent_ones_included(epo
 def test_a_roster_with_another_key_of_mine_is_refused(epoch: Epoch) -> None:
     federation = epoch.federation
     with pytest.raises(ProtocolError, match="another encryption key"):
-        silo.create_bundle(federation.run, federation.keys["silo-01"], ME, 4)
+        silo.create_bundle(federation.run, federation.keys["silo-01"], ME, 4, signer=federation.signers[ME])
     with pytest.raises(ProtocolError, match="stranger"):
-        silo.create_bundle(federation.run, federation.keys[ME], "stranger", 4)
+        silo.create_bundle(federation.run, federation.keys[ME], "stranger", 4, signer=federation.signers[ME])
+    with pytest.raises(ProtocolError, match="another identity key"):
+        silo.create_bundle(federation.run, federation.keys[ME], ME, 4, signer=federation.signers["silo-01"])
 
 
 def test_masking_refuses_announcements_of_another_run_roster_epoch_or_version(epoch: Epoch) -> None:
@@ -99,7 +108,8 @@ def test_masking_refuses_a_view_without_my_own_bundle_or_with_another(epoch: Epo
     without = dataclasses.replace(announcement, participants=announcement.participants[1:])
     with pytest.raises(ProtocolError, match="silo-00 is not listed"):
         mask(epoch, without, publics=epoch.publics[1:])
-    again = silo.create_bundle(epoch.federation.run, epoch.federation.keys[ME], ME, 3)[1]
+    f = epoch.federation
+    again = silo.create_bundle(f.run, f.keys[ME], ME, 3, signer=f.signers[ME])[1]
     epoch.bundles[ME] = again
     with pytest.raises(ProtocolError, match="silo-00 is not listed with the bundle it made"):
         mask(epoch, epoch.announce())
@@ -123,7 +133,7 @@ def test_masking_refuses_bundles_that_are_not_the_announced_ones(epoch: Epoch) -
 
 
 def test_masking_refuses_a_peer_key_of_low_order_by_name(epoch: Epoch) -> None:
-    bad = dataclasses.replace(epoch.bundles["silo-02"].public, mask_key=bytes(32))
+    bad = epoch.federation.signed(dataclasses.replace(epoch.bundles["silo-02"].public, mask_key=bytes(32)))
     announcement = epoch.announce()
     participants = tuple((s, bad.hash() if s == "silo-02" else h) for s, h in announcement.participants)
     publics = [bad if p.sender == "silo-02" else p for p in epoch.publics]
@@ -208,7 +218,9 @@ def test_participants_outside_the_epoch_are_not_unmasked() -> None:
     request = request_for(epoch, announcement)
     with pytest.raises(ProtocolError, match="silo-04"):
         answer(epoch, announcement, dataclasses.replace(request, survivors=federation.ids))
-    late = silo.create_bundle(federation.run, federation.keys["silo-04"], "silo-04", 0)[1]
+    late = silo.create_bundle(
+        federation.run, federation.keys["silo-04"], "silo-04", 0, signer=federation.signers["silo-04"]
+    )[1]
     ciphertexts = coordinator.ciphertexts_for({**epoch.bundles, "silo-04": late}, ME)
     reply = answer(epoch, announcement, request, ciphertexts=ciphertexts)
     assert "silo-04" not in {*reply.self_mask_shares, *reply.mask_key_shares}
@@ -216,6 +228,7 @@ def test_participants_outside_the_epoch_are_not_unmasked() -> None:
 
 def test_a_second_different_request_is_refused_and_the_same_one_gets_the_same_bytes(epoch: Epoch) -> None:
     announcement = epoch.announce()
+    epoch.mask(ME, announcement)
     first, second = request_for(epoch, announcement), request_for(epoch, announcement, "silo-02")
     reply = epoch.answer(ME, announcement, first)
     assert epoch.answer(ME, announcement, first).to_bytes() == reply.to_bytes()

@@ -1,7 +1,9 @@
 """Known answers of protocol version 1: any other implementation must get these, and this one must not drift.
 
 Everything follows from the documentation's definitions and the inputs below; the entropy of silo i is the sequence
-SHAKE-256(f"fcfl-secagg/vectors/{i}/{k}") for the k-th request, k from 1.
+SHAKE-256(f"fcfl-secagg/vectors/{i}/{k}") for the k-th request, k from 1, and its Ed25519 private key
+SHAKE-256(f"fcfl-secagg/vectors/{i}/identity"). To write the file again after a deliberate change:
+python -c "from tests.secagg.test_vectors import write; write()"
 """
 
 import json
@@ -10,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from secagg import coordinator, ring, silo
+from secagg import coordinator, ring, signatures, silo
 from secagg.messages import EpochOutcome, Roster, RosterEntry, Run
 from secagg.ring import Layout, Segment
 from tests.secagg.federation import seeded
+from tests.secagg.signers import TestSigner
 
 VECTORS = Path(__file__).with_name("vectors.json")
 
@@ -22,9 +25,14 @@ def compute() -> dict[str, Any]:
     ids = ("alpha", "bravo", "charlie")
     entropy = {s: seeded(f"fcfl-secagg/vectors/{i}") for i, s in enumerate(ids)}
     keys = {s: silo.new_run_keys(entropy[s]) for s in ids}
-    roster = Roster(tuple(RosterEntry(s, b"", keys[s].encryption_key) for s in ids))
+    signers = {s: TestSigner.of(f"fcfl-secagg/vectors/{i}/identity") for i, s in enumerate(ids)}
+    enrolments = {
+        s: signatures.enrol(bytes(range(16)), s, keys[s].encryption_key, 1000, "fcfl", signers[s], entropy[s])
+        for s in ids
+    }
+    roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in enrolments.values()))
     run = Run(1, bytes(range(16)), roster, 3)
-    made = {s: silo.create_bundle(run, keys[s], s, 7, entropy[s]) for s in ids}
+    made = {s: silo.create_bundle(run, keys[s], s, 7, entropy[s], signer=signers[s]) for s in ids}
     bundles = {s: bundle for s, (_, bundle) in made.items()}
     layout = Layout((Segment("A", 4, 32, 8.0, 2.0**-20), Segment("C", 2, 64, 1e6, 2.0**-30)), 3)
     outcomes = (EpochOutcome(6, "completed", ids),)
@@ -33,14 +41,18 @@ def compute() -> dict[str, Any]:
     encoded = ring.encode(layout, values, lambda n: np.full(n, 0.5))
     publics = [bundle.public for bundle in bundles.values()]
     masked = {
-        s: silo.mask_input(run, keys[s], made[s][0], s, announcement, publics, encoded, (0, bytes(32))) for s in ids
+        s: silo.mask_input(
+            run, keys[s], made[s][0], s, announcement, publics, encoded, (0, bytes(32)), signer=signers[s]
+        )
+        for s in ids
     }
     request = coordinator.unmask_request(run, announcement, ids)
     reply = silo.answer_unmask(
-        run, keys["alpha"], made["alpha"][0], "alpha", announcement, publics,
-        coordinator.ciphertexts_for(bundles, "alpha"), request,
+        run, keys["alpha"], silo.record_masked(made["alpha"][0], announcement), "alpha", announcement, publics,
+        coordinator.ciphertexts_for(bundles, "alpha"), request, signer=signers["alpha"],
     )  # fmt: skip
     return {
+        "enrolment_alpha": enrolments["alpha"].to_bytes().hex(),
         "run": run.to_bytes().hex(),
         "roster_hash": roster.hash().hex(),
         "bundle_alpha": bundles["alpha"].to_bytes().hex(),
@@ -53,6 +65,10 @@ def compute() -> dict[str, Any]:
         "unmask_request": request.to_bytes().hex(),
         "unmask_shares_alpha": reply.to_bytes().hex(),
     }
+
+
+def write() -> None:
+    VECTORS.write_text(json.dumps(compute(), indent=1) + "\n", encoding="utf-8")
 
 
 def test_version_one_gives_its_known_answers() -> None:

@@ -13,7 +13,7 @@ from secagg.messages import default_threshold
 from server_app.config import KEYS, ConfigError, Key, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCAL = ("run-dir", "resume", "simulation-root")
+LOCAL = ("run-dir", "resume", "simulation-root", "roster-file")
 # What some values need besides themselves.
 OFF = {"drift.smoothing": 0.0, "drift.gain": 0.0}
 BESIDES: dict[str, dict[str, Any]] = {

@@ -153,7 +153,16 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "deadline.poll": 0.21,
         "max-abandoned": 4,
     }
-    left = {"run-dir", "resume", "simulation-root", "model-seed", "dp.unit", "dp.neighbour", "eval.metrics"}
+    left = {
+        "run-dir",
+        "resume",
+        "simulation-root",
+        "roster-file",
+        "model-seed",
+        "dp.unit",
+        "dp.neighbour",
+        "eval.metrics",
+    }
     assert set(changes) | left == set(KEYS)
     text = repr(made(**changes))
     del changes["dp.scaling-share"]
