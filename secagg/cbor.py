@@ -26,6 +26,14 @@ def encode(value: object) -> bytes:
     return cbor2.dumps(value, canonical=True)
 
 
+def joined(entries: Mapping[str, bytes]) -> bytes:
+    """Return the deterministic encoding of a map of less than 24 entries whose values are encoded already."""
+    if len(entries) > 23:
+        raise ProtocolError("map: expected less than 24 entries")
+    pairs = sorted((encode(name), value) for name, value in entries.items())
+    return bytes([0xA0 + len(pairs)]) + b"".join(name + value for name, value in pairs)
+
+
 def digest(label: bytes, value: object) -> bytes:
     """Return SHA-256 of a domain label and the deterministic encoding, as one array: CBOR [label, value]."""
     return hashlib.sha256(encode([label, value])).digest()
@@ -127,6 +135,13 @@ def real(value: object, path: str) -> float:
     """Accept a float (not an integer: both would encode one number)."""
     if not isinstance(value, float):
         raise ProtocolError(f"{path}: expected a float")
+    return value
+
+
+def flag(value: object, path: str) -> bool:
+    """Accept true or false."""
+    if not isinstance(value, bool):
+        raise ProtocolError(f"{path}: expected true or false")
     return value
 
 

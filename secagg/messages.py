@@ -185,6 +185,14 @@ class Announcement(Message):
         return tuple(silo_id for silo_id, _ in self.participants)
 
     @cached_property
+    def _encoded(self) -> bytes:
+        return super().to_bytes()
+
+    def to_bytes(self) -> bytes:
+        """Return the deterministic encoding, made once: every silo is sent it."""
+        return self._encoded
+
+    @cached_property
     def _digest(self) -> bytes:
         return cbor.digest(b"fcfl-secagg/1/announcement-hash", self.to_bytes())
 
