@@ -6,7 +6,7 @@ Tags are refused before the decoder sees them: some make a decoder allocate by a
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cbor2
@@ -32,6 +32,11 @@ def joined(entries: Mapping[str, bytes]) -> bytes:
         raise ProtocolError("map: expected less than 24 entries")
     pairs = sorted((encode(name), value) for name, value in entries.items())
     return bytes([0xA0 + len(pairs)]) + b"".join(name + value for name, value in pairs)
+
+
+def listed(items: Sequence[bytes]) -> bytes:
+    """Return the deterministic encoding of an array whose items are encoded already."""
+    return encode([0] * len(items))[: -len(items) or None] + b"".join(items)
 
 
 def digest(label: bytes, value: object) -> bytes:

@@ -96,7 +96,7 @@ def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> 
     A refused input means the silo counts as lost. Nothing here depends on the values: masked values are uniform.
     """
     sender = message.sender
-    if sender not in announcement.ids:
+    if sender not in announcement.members:
         raise ProtocolError(f"{sender}: masked input of a silo that does not take part in epoch {announcement.epoch}")
     if announcement.run_id != run.run_id:
         raise ProtocolError("announcement.run_id: another run than this one")
@@ -127,13 +127,13 @@ def check_reply(announcement: Announcement, request: UnmaskRequest, reply: Unmas
     Check replies as they come in, so that one that does not fit is left out and cannot stop the epoch. Whether the
     shares in it are right only :func:`aggregate` can tell.
     """
-    sender, survivors = reply.sender, set(request.survivors)
+    sender, survivors = reply.sender, request.members
     if sender not in survivors:
         raise ProtocolError(f"{sender}: unmask reply of a silo that is not among the survivors; leave it out")
     if reply.epoch != request.epoch:
         raise ProtocolError(f"{sender}: unmask reply for epoch {reply.epoch}, expected {request.epoch}; leave it out")
-    lost = set(announcement.ids) - survivors
-    if reply.self_mask_shares.keys() - survivors or reply.mask_key_shares.keys() - lost:
+    named = reply.mask_key_shares.keys()
+    if reply.self_mask_shares.keys() - survivors or named - announcement.members or named & survivors:
         raise ProtocolError(f"{sender}: unmask reply answers for another list of survivors; leave it out")
     return reply
 
@@ -160,13 +160,13 @@ def aggregate(
         :class:`NotEnoughSurvivors`.
     """
     check_announcement(run, announcement)
-    by_sender = check_publics(announcement, publics, frozenset(announcement.ids))
+    by_sender = check_publics(announcement, publics, announcement.members)
     for silo_id, message in masked.items():
         if message.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its masked input names {message.sender}")
         check_masked(run, announcement, message)
     request = unmask_request(run, announcement, list(masked))
-    lost = sorted(set(announcement.ids) - set(masked))
+    lost = sorted(announcement.members - set(masked))
     for silo_id, reply in replies.items():
         if reply.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its unmask reply names {reply.sender}")

@@ -14,7 +14,7 @@ from secagg.messages import (
     MaskedHeader,
 )
 from secagg.roster import MAX_SILOS, RUN_ID, Roster, Run
-from secagg.wire import TYPE_PREFIX, Message, plain
+from secagg.wire import TYPE_PREFIX, Message
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,14 @@ class MaskRequest(Message):
 
     def to_bytes(self) -> bytes:
         """Return the deterministic encoding; the announcement, the same for every silo, is encoded only once."""
-        own = {name: cbor.encode(plain(getattr(self, name))) for name in ("publics", "ciphertexts")}
-        kind = {"type": cbor.encode(TYPE_PREFIX + self.TYPE)}
-        return cbor.joined(own | kind | {"announcement": self.announcement.to_bytes()})
+        return cbor.joined(
+            {
+                "type": cbor.encode(TYPE_PREFIX + self.TYPE),
+                "announcement": self.announcement.to_bytes(),
+                "publics": cbor.listed([public.to_bytes() for public in self.publics]),
+                "ciphertexts": cbor.encode(self.ciphertexts),
+            }
+        )
 
 
 @dataclass(frozen=True)

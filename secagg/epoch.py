@@ -41,7 +41,7 @@ def check_announcement(run: Run, announcement: Announcement) -> None:
 
 def neighbourhood(run: Run, announcement: Announcement, silo_id: str) -> frozenset[str]:
     """Return the participants whose bundles a silo needs: itself and its neighbours."""
-    return frozenset({silo_id, *run.neighbours(silo_id)}) & frozenset(announcement.ids)
+    return frozenset({silo_id, *run.neighbours(silo_id)}) & announcement.members
 
 
 def check_publics(

@@ -2,8 +2,8 @@
 
 The graph is the circulant of :mod:`secagg.graph`: the silos stand on a circle in an order nobody chose, and each is a
 neighbour of the ``k / 2`` nearest on either side. All tails are exact integers, so no rounding can turn a failed
-condition into a fulfilled one. The derivation is in docs/secure-aggregation.md. Conditions 1 to 3 follow Bell, Bonawitz,
-Gascon, Lepoint and Raykova 2020, the fourth Bonawitz et al. 2017, section 6.2; the fifth is our own.
+condition into a fulfilled one. The derivation is in docs/secure-aggregation.md. Conditions 1 to 3 follow Bell,
+Bonawitz, Gascon, Lepoint and Raykova 2020, the fourth Bonawitz et al. 2017, section 6.2; the fifth is our own.
 """
 
 import math
@@ -84,7 +84,8 @@ class Bounds:
 def tail_bound(population: int, marked: int, draws: int, union: int, bits: int) -> int:
     """Return the smallest b with ``union * P[X > b] <= 2^-bits``.
 
-    X counts the marked ones among ``draws`` without replacement. Exact: the hypergeometric weights are integers that sum to C(population, draws).
+    X counts the marked ones among ``draws`` without replacement. Exact: the
+    hypergeometric weights are integers that sum to C(population, draws).
     """
     allowed, above = math.comb(population, draws), 0
     for x, weight in _weights_downwards(population, marked, draws):
@@ -162,9 +163,7 @@ def shortcoming(n: int, degree: Degree, rates: Rates) -> str:
         return f"degree {k} and threshold {t} of {n} silos: expected an even degree from 2 to {n - 2} and 1 <= t <= k"
     found = bounds(n, k, rates)
     if t <= found.corrupt_neighbours:
-        return (
-            f"a silo may have {found.corrupt_neighbours} corrupt neighbours; expected a higher threshold than {t}"
-        )
+        return f"a silo may have {found.corrupt_neighbours} corrupt neighbours; expected a higher threshold than {t}"
     if not found.ring:
         return f"{k // 2} silos in a row may be corrupt or missing; expected a higher degree than {k}"
     if t > found.highest_threshold:
