@@ -1,4 +1,4 @@
-"""The silo's side of a run: enrol, join, contribute, unmask, close. Bytes and arrays in, bytes and arrays out.
+"""The silo's side of a run: enrol, reveal, join, contribute, unmask, close. Bytes and arrays in, bytes and arrays out.
 
 Every stage goes through the outbox: the identical request gets the identical reply and spends nothing, a
 different request under the same (run, epoch, stage) is declined. In `contribute` the order is: compute, store
@@ -19,14 +19,15 @@ from client_app.contribution import Question, Sample, contribution
 from client_app.drift_control import settle
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
-from client_app.policy import check_plan, check_terms
+from client_app.policy import check_graph, check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
 from privacy.errors import PrivacyError
 from privacy.release import FEATURE_BOUND, ReleasePlan
 from privacy.scaling import FeatureScale
 from privacy.terms import RunTerms
 from secagg import silo as protocol
-from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
+from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest, RevealRequest
+from secagg.graph import GraphNonce, commit_nonce, new_nonce
 from secagg.layout import layout_for
 from secagg.messages import (
     Announcement,
@@ -34,6 +35,7 @@ from secagg.messages import (
     Enrolment,
     EpochOutcome,
     MaskedHeader,
+    Roster,
     Run,
     UnmaskRequest,
 )
@@ -66,19 +68,34 @@ class Silo:
             if book.closed(terms):
                 raise Declined("the run was closed")
             check_terms(self.home.settings.policy, terms, self.sample.features, book.granted(besides=terms))
-            keys = protocol.new_run_keys()
+            keys, nonce = protocol.new_run_keys(), new_nonce()
             enrolment = Enrolment(
                 silo_id=self.name,
                 identity_key=self.home.identity.public_key,
                 encryption_key=keys.encryption_key,
                 records=self.sample.records,
                 software=self.software,
+                nonce_commitment=commit_nonce(terms.run_id, self.name, nonce),
             )
             book.open_run(terms, self.software)
             folder.put("terms", body)
             folder.put("keys", keys.to_bytes())
+            folder.put("graph-nonce", nonce)
             logger.info("run %s: enrolled with %d records", terms.run_id.hex(), self.sample.records)
         return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
+
+    def reveal(self, body: bytes) -> Reply:
+        """Reveal this silo's part in the order of a regular graph, for one roster per run."""
+        asked = RevealRequest.from_bytes(body)
+        folder = self.home.run(asked.run_id)
+        if stored := folder.answered("reveal", 0, body):
+            return stored
+        self._check_roster(asked.roster, folder)
+        nonce = folder.need("graph-nonce")
+        if asked.roster.entry(self.name).nonce_commitment != commit_nonce(asked.run_id, self.name, nonce):
+            raise Declined("the roster lists another commitment under this silo's name")
+        revealed = GraphNonce(asked.run_id, self.name, nonce).to_bytes()
+        return folder.answer("reveal", 0, body, Reply(revealed, NOTHING, body))
 
     def join(self, body: bytes) -> Reply:
         """Give the bundle of an epoch; at most one bundle per (run, epoch) ever exists."""
@@ -87,20 +104,28 @@ class Silo:
         _refuse_if_over(folder, asked.epoch)
         stored = folder.get("run")
         if stored is None:
-            self._check_roster(asked.run, folder)
+            self._check_run(asked.run, folder)
             folder.put("run", asked.run.to_bytes())
         elif stored != asked.run.to_bytes():
             raise Declined("the roster of a run never changes")
         return Reply(self._bundle(asked.run, folder, asked.epoch).to_bytes(), NOTHING)
 
-    def _check_roster(self, run: Run, folder: RunFolder) -> None:
-        entry = run.roster.entry(self.name)
+    def _check_roster(self, roster: Roster, folder: RunFolder) -> None:
+        entry = roster.entry(self.name)
         keys = protocol.RunKeys.from_bytes(folder.need("keys"))
         if (entry.encryption_key, entry.identity_key) != (keys.encryption_key, self.home.identity.public_key):
             raise Declined("the roster lists another key under this silo's name")
-        if len(run.roster.entries) < self.home.settings.policy.min_enrolment:
-            raise Declined(f"{len(run.roster.entries)} silos enrolled, fewer than policy.min_enrolment")
-        if run.threshold < run.roster.threshold:
+        if len(roster.entries) < self.home.settings.policy.min_enrolment:
+            raise Declined(f"{len(roster.entries)} silos enrolled, fewer than policy.min_enrolment")
+
+    def _check_run(self, run: Run, folder: RunFolder) -> None:
+        self._check_roster(run.roster, folder)
+        if run.graph is not None:
+            check_graph(self.home.settings.policy, run.graph)
+            shown = folder.reply("reveal", 0)
+            if shown is None or RevealRequest.from_bytes(shown.request).roster != run.roster:
+                raise Declined("the graph's order is of another roster than the one this silo revealed its nonce for")
+        elif run.threshold < run.roster.threshold:
             raise Declined(f"threshold {run.threshold} is below floor(2N/3) + 1 = {run.roster.threshold}")
 
     def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:

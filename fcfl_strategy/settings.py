@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
 from privacy.terms import RunTerms
+from secagg.graph_parameters import Rates
+
+USUAL_RATES = Rates(corruption=0.05, dropout=0.05, active=True)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Settings:
     evaluate : bool
         Whether to end with an evaluation of the served model on validation and test splits.
     deadlines : Deadlines
+    graph : {"complete", "regular", "auto"}
+        Who exchanges masks and shares with whom.
+    rates : Rates
+        What a regular graph has to withstand.
     """
 
     terms: RunTerms
@@ -72,3 +79,5 @@ class Settings:
     evaluate_every: int
     evaluate: bool
     deadlines: Deadlines
+    graph: str = "complete"
+    rates: Rates = USUAL_RATES

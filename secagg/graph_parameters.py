@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from secagg.errors import ProtocolError
+
 # Statistical security and correctness, in bits: every condition fails with at most 2^-bits.
 SECURITY_BITS = 40
 CORRECTNESS_BITS = 30
+# Up to here a complete graph costs a silo less than its training does.
+ALWAYS_COMPLETE = 100
+KINDS = ("complete", "regular", "auto")
 
 
 @dataclass(frozen=True)
@@ -215,3 +220,22 @@ def smallest(n: int, rates: Rates) -> Degree | None:
             if not shortcoming(n, Degree(k, t), rates):
                 return Degree(k, t)
     return None
+
+
+def choose(kind: str, n: int, rates: Rates) -> Degree | None:
+    """Return the degree of a run's graph by its kind, None for a complete graph.
+
+    ``complete`` is complete, ``regular`` the smallest regular graph or :class:`ProtocolError` if there is none, and
+    ``auto`` regular above 100 silos if that at least halves the number of neighbours.
+    """
+    if kind == "complete" or (kind == "auto" and n <= ALWAYS_COMPLETE):
+        return None
+    found = smallest(n, rates)
+    if kind == "auto":
+        return found if found is not None and 2 * found.k < n else None
+    if found is None:
+        raise ProtocolError(
+            f"no regular graph of {n} silos withstands a corruption of {rates.corruption:g} and a drop-out of "
+            f"{rates.dropout:g}; state lower rates, or use the complete graph"
+        )
+    return found

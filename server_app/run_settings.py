@@ -12,6 +12,7 @@ from privacy.calibration import Calibration, calibrate
 from privacy.mlp import FEATURES, HIDDEN, Mlp
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY
 from privacy.terms import Allowance, RunTerms
+from secagg.graph_parameters import Rates
 from server_app.config import ConfigError, RunConfig
 
 
@@ -108,6 +109,8 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
             config.real("deadline.unmask"),
             config.real("deadline.poll"),
         ),
+        graph=config.text("secagg.graph"),
+        rates=Rates(config.real("secagg.corruption"), config.real("secagg.dropout"), config.flag("secagg.active")),
     )
 
 
