@@ -60,7 +60,7 @@ class Federation:
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
-        ids = [f"silo-{i:02d}" for i in range(self.n)]
+        ids = [f"silo-{i:0{max(2, len(str(self.n - 1)))}d}" for i in range(self.n)]
         self.keys = {s: silo.new_run_keys(seeded(f"keys/{self.tag}/{s}")) for s in ids}
         roster = Roster(tuple(RosterEntry(s, b"", self.keys[s].encryption_key) for s in ids))
         self.run = Run(1, bytes(range(16)), roster, self.threshold or default_threshold(self.n))
@@ -97,6 +97,11 @@ class Epoch:
     def publics(self) -> list[BundlePublic]:
         return [bundle.public for bundle in self.bundles.values()]
 
+    def view(self, s: str, announcement: Announcement) -> list[BundlePublic]:
+        """The public parts that a silo is sent: everyone's, or its neighbourhood's."""
+        near = {s, *self.federation.run.neighbours(s)}
+        return [bundle.public for sender, bundle in self.bundles.items() if sender in near]
+
     def announce(self, context: bytes | None = None) -> Announcement:
         a = coordinator.announce(
             self.federation.run, self.number, self.bundles, self.layout, self.context if context is None else context
@@ -107,7 +112,7 @@ class Epoch:
         f = self.federation
         head = (3, bytes(32))
         message = silo.mask_input(
-            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, self.inputs[s], head
+            f.run, f.keys[s], self.secrets[s], s, announcement, self.view(s, announcement), self.inputs[s], head
         )
         self.secrets[s] = silo.record_masked(self.secrets[s], announcement)
         message = MaskedInput.from_parts(message.header_bytes(), message.arrays)
@@ -117,7 +122,7 @@ class Epoch:
         f = self.federation
         ciphertexts = coordinator.ciphertexts_for(self.bundles, s)
         reply = silo.answer_unmask(
-            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, ciphertexts, request
+            f.run, f.keys[s], self.secrets[s], s, announcement, self.view(s, announcement), ciphertexts, request
         )
         self.secrets[s] = silo.record_answered(self.secrets[s], request)
         return coordinator.check_reply(announcement, request, UnmaskShares.from_bytes(reply.to_bytes()))

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import cbor
+from secagg import cbor, coordinator
+from secagg.envelopes import MaskRequest, RevealRequest
 from secagg.errors import ProtocolError
+from secagg.graph import GraphNonce
 from secagg.messages import (
     Bundle,
     Enrolment,
@@ -22,8 +24,9 @@ from secagg.messages import (
     UnmaskShares,
 )
 from secagg.silo import EpochSecrets, RunKeys
-from secagg.wire import Message
+from secagg.wire import Message, plain
 from tests.secagg.federation import Federation
+from tests.secagg.regular import Regular
 
 FED = Federation(4)
 EPOCH = FED.epoch(9)
@@ -48,6 +51,17 @@ EXAMPLES: list[Message] = [
     FED.keys["silo-00"],
     EPOCH.secrets["silo-00"],
 ]
+REGULAR = Regular(12).run
+assert REGULAR.graph is not None
+EXAMPLES += [
+    Enrolment("silo-00", bytes(32), FED.keys["silo-00"].encryption_key, 1000, "fcfl 0.1", b"", bytes(32)),
+    REGULAR.roster.entries[0],
+    REGULAR.graph,
+    REGULAR,
+    GraphNonce(REGULAR.run_id, "silo-00", REGULAR.graph.nonces[0]),
+    RevealRequest(REGULAR.run_id, REGULAR.roster),
+    MaskRequest(FULL, tuple(EPOCH.publics), coordinator.ciphertexts_for(EPOCH.bundles, "silo-01")),
+]
 NAMES = [type(example).__name__ for example in EXAMPLES]
 each_message = pytest.mark.parametrize("message", EXAMPLES, ids=NAMES)
 
@@ -57,6 +71,12 @@ def test_a_message_survives_its_bytes(message: Message) -> None:
     again = type(message).from_bytes(message.to_bytes())
     assert again == message
     assert again.to_bytes() == message.to_bytes()
+
+
+@each_message
+def test_an_encoding_put_together_from_parts_is_the_deterministic_one(message: Message) -> None:
+    assert message.to_bytes() == cbor.encode(plain(message))
+    assert message.to_bytes() == cbor2.dumps(cbor2.loads(message.to_bytes()), canonical=True)
 
 
 @each_message
@@ -70,6 +90,8 @@ def test_unknown_missing_and_mistyped_fields_are_refused_by_name(message: Messag
             with pytest.raises(ProtocolError, match=f"{name}: missing"):
                 parse(cbor.encode({k: v for k, v in data.items() if k != name}))
         for wrong in (None, True, 1.5, {"x": 1}, [None], -1, "\n"):
+            if wrong is True and isinstance(data.get(name), bool):
+                continue
             with pytest.raises(ProtocolError, match=name):
                 parse(cbor.encode(data | {name: wrong}))
     with pytest.raises(ProtocolError, match="type"):

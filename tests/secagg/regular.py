@@ -1,0 +1,32 @@
+"""A federation over a regular graph, with parameters relaxed far enough for a dozen silos."""
+
+from dataclasses import dataclass, replace
+
+from secagg.graph import RegularGraph, commit_nonce, new_nonce
+from secagg.graph_parameters import Degree, Rates
+from secagg.messages import Run
+from tests.secagg.federation import Federation, seeded
+
+# Three of twelve may be missing, nobody is corrupt; a few bits only.
+RELAXED = Rates(corruption=0.0, dropout=0.25, active=False, security=3, correctness=1)
+
+SIX = Degree(6, 4)
+
+
+@dataclass
+class Regular(Federation):
+    degree: Degree = SIX
+    rates: Rates = RELAXED
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        complete = self.run
+        nonces = {s: new_nonce(seeded(f"nonce/{self.tag}/{s}")) for s in self.ids}
+        entries = tuple(
+            replace(e, nonce_commitment=commit_nonce(complete.run_id, e.silo_id, nonces[e.silo_id]))
+            for e in complete.roster.entries
+        )
+        roster = replace(complete.roster, entries=entries)
+        graph = RegularGraph.of(self.degree, self.rates, [nonces[s] for s in self.ids])
+        self.run = Run(1, complete.run_id, roster, self.degree.t, 0, graph)
+        self.run = Run.from_bytes(self.run.to_bytes())
