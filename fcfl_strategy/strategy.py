@@ -319,8 +319,8 @@ class FcflStrategy(Strategy):
 
     @property
     def threshold(self) -> int:
-        """``t``: shares needed to unmask a sum."""
-        return self._federation.run.threshold
+        """Silos that must survive an epoch: ``t``, or all but the stated drop-outs of a regular graph."""
+        return self._federation.run.minimum
 
     def _row(self, purpose: str, status: str, seconds: float) -> Mapping[str, Any]:
         """One line of the history."""
