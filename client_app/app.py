@@ -124,6 +124,12 @@ def enrol(message: Message, context: Context) -> Message:
     return answer(message, context, lambda silo, body, _: silo.enrol(body))
 
 
+@app.query("reveal")
+def reveal(message: Message, context: Context) -> Message:
+    """Reveal the silo's part in the order of a regular graph."""
+    return answer(message, context, lambda silo, body, _: silo.reveal(body))
+
+
 @app.query("join")
 def join(message: Message, context: Context) -> Message:
     """Give the bundle of an epoch."""

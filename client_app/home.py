@@ -10,7 +10,8 @@ Layout::
     ledger.jsonl, ledger.anchor
     runs/<run id>/terms        terms the silo agreed to
                   keys         share-encryption key of the run (secret)
-                  run          roster and threshold
+                  graph-nonce  part in the order of a regular graph (secret until revealed)
+                  run          roster, threshold and graph
                   control.npz  committed control variate
                   control.lost generation of the controls when it was found missing
                   samples      fingerprint of the samples the silo enrolled with

@@ -10,7 +10,7 @@ from client_app.errors import Declined, SiloError
 from client_app.home import SiloHome
 from secagg.errors import RosterFileError
 from secagg.pins import PinnedRoster
-from secagg.roster import Run
+from secagg.roster import Roster
 from secagg.signatures import check_roster
 
 UNPINNED = "no pinned roster (silo.roster in silo.toml), and policy.allow_unpinned is false"
@@ -63,8 +63,8 @@ def pinned(home: SiloHome) -> PinnedRoster | None:
     return roster
 
 
-def check_peers(home: SiloHome, run: Run) -> None:
-    """Decline a run with a silo that is not pinned with exactly the identity key it shows.
+def check_peers(home: SiloHome, shown: Roster) -> None:
+    """Decline a roster with a silo that is not pinned with exactly the identity key it shows.
 
     Called whenever bundles or vectors are asked for, so that a silo taken out of the file is out at once.
 
@@ -77,27 +77,23 @@ def check_peers(home: SiloHome, run: Run) -> None:
     """
     roster = pinned(home)
     if roster is not None:
-        roster.check(run.roster.entries)
+        roster.check(shown.entries)
 
 
-def check_run(home: SiloHome, encryption_key: bytes, run: Run) -> None:
-    """Decline a run whose roster this silo should not share secrets with.
+def check_shown(home: SiloHome, encryption_key: bytes, run_id: bytes, shown: Roster) -> None:
+    """Decline a roster this silo should not share secrets with.
 
     Raises
     ------
     Declined
-        If the roster lists other keys under this silo's name, or is smaller or with a lower threshold than the policy
-        wants.
+        If it lists other keys under this silo's name, or is smaller than the policy wants.
     secagg.errors.ProtocolError
         If an entry is not signed by its own identity for this run, or not pinned.
     """
-    name, roster = home.settings.name, run.roster
-    entry = roster.entry(name)
+    entry = shown.entry(home.settings.name)
     if (entry.encryption_key, entry.identity_key) != (encryption_key, home.identity.public_key):
         raise Declined("the roster lists another key under this silo's name")
-    check_roster(run)
-    check_peers(home, run)
-    if len(roster.entries) < home.settings.policy.min_enrolment:
-        raise Declined(f"{len(roster.entries)} silos enrolled, fewer than policy.min_enrolment")
-    if run.threshold < roster.threshold:
-        raise Declined(f"threshold {run.threshold} is below floor(2N/3) + 1 = {roster.threshold}")
+    check_roster(run_id, shown)
+    check_peers(home, shown)
+    if len(shown.entries) < home.settings.policy.min_enrolment:
+        raise Declined(f"{len(shown.entries)} silos enrolled, fewer than policy.min_enrolment")

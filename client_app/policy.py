@@ -15,8 +15,10 @@ from privacy.mlp import Mlp
 from privacy.release import ReleasePlan
 from privacy.terms import RunTerms
 from secagg.cbor import SILO_ID
+from secagg.graph import RegularGraph
+from secagg.graph_parameters import SECURITY_BITS
 
-SWITCHES = ("allow_seeded", "allow_metrics", "allow_silo_unit", "allow_unpinned")
+SWITCHES = ("allow_seeded", "allow_metrics", "allow_silo_unit", "allow_unpinned", "allow_semi_honest_graph")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class Policy:
         means something else.
     allow_unpinned : bool
         Whether to take part without a pinned roster, among silos that only the coordinator vouches for.
+    min_corruption : float
+        Least share of colluding silos a regular graph of masks has to withstand.
+    allow_semi_honest_graph : bool
+        Whether a regular graph may rely on a coordinator that shows every silo the same lists.
     """
 
     epsilon: float
@@ -63,6 +69,8 @@ class Policy:
     allow_metrics: bool = False
     allow_silo_unit: bool = False
     allow_unpinned: bool = False
+    min_corruption: float = 0.05
+    allow_semi_honest_graph: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,26 @@ def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[f
             granted[1] + terms.total_delta <= policy.delta * (1 + 1e-12),
             f"delta {terms.total_delta} on top of {granted[1]} already granted exceeds the total {policy.delta}",
         ),
+    )
+
+
+def check_graph(policy: Policy, graph: RegularGraph) -> None:
+    """Decline a regular graph made for less than the policy wants.
+
+    That degree and threshold withstand the rates the graph states was checked when the run was parsed.
+
+    Raises
+    ------
+    Declined
+        Naming the value that is too low.
+    """
+    _decline_unless(
+        (
+            graph.active or policy.allow_semi_honest_graph,
+            "the graph relies on an honest coordinator and policy.allow_semi_honest_graph is false",
+        ),
+        (graph.corruption >= policy.min_corruption, f"a graph for a corruption of {graph.corruption} only"),
+        (graph.security >= SECURITY_BITS, f"a graph with {graph.security} bits of security; expected {SECURITY_BITS}"),
     )
 
 

@@ -1,4 +1,4 @@
-"""The silo's side of a run: enrol, join, contribute, unmask, close. Bytes and arrays in, bytes and arrays out.
+"""The silo's side of a run: enrol, reveal, join, contribute, unmask, close. Bytes and arrays in, bytes and arrays out.
 
 Every stage goes through the outbox: the identical request gets the identical reply and spends nothing, a
 different request under the same (run, epoch, stage) is declined. In `contribute` the order is: compute, store
@@ -19,8 +19,8 @@ from client_app.contribution import Question, Sample, contribution
 from client_app.drift_control import reset, settle
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
-from client_app.pinned_roster import check_peers, check_run, pinned
-from client_app.policy import check_plan, check_terms
+from client_app.pinned_roster import check_peers, check_shown, pinned
+from client_app.policy import check_graph, check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
 from privacy.errors import PrivacyError
 from privacy.release import FEATURE_BOUND, ReleasePlan
@@ -28,14 +28,15 @@ from privacy.scaling import FeatureScale
 from privacy.terms import RunTerms
 from secagg import signatures
 from secagg import silo as protocol
-from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
+from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest, RevealRequest
+from secagg.graph import GraphNonce, commit_nonce, new_nonce
 from secagg.layout import layout_for
 from secagg.messages import (
     Announcement,
     Bundle,
-    Enrolment,
     EpochOutcome,
     MaskedHeader,
+    Roster,
     Run,
     UnmaskRequest,
 )
@@ -70,16 +71,36 @@ class Silo:
                 raise Declined("the run was closed")
             check_terms(self.home.settings.policy, terms, self.sample.features, book.granted(besides=terms))
             pinned(self.home)
-            keys = protocol.new_run_keys()
+            keys, nonce = protocol.new_run_keys(), new_nonce()
             enrolment = signatures.enrol(
-                terms.run_id, self.name, keys.encryption_key, self.sample.records, self.software, self.home.identity
+                terms.run_id,
+                self.name,
+                keys.encryption_key,
+                commit_nonce(terms.run_id, self.name, nonce),
+                self.sample.records,
+                self.software,
+                self.home.identity,
             )
             book.open_run(terms, self.software)
             folder.put("terms", body)
             folder.put("samples", self.sample.fingerprint)
             folder.put("keys", keys.to_bytes())
+            folder.put("graph-nonce", nonce)
             logger.info("run %s: enrolled with %d records", terms.run_id.hex(), self.sample.records)
         return folder.answer("enrol", 0, body, Reply(enrolment.to_bytes(), NOTHING))
+
+    def reveal(self, body: bytes) -> Reply:
+        """Reveal this silo's part in the order of a regular graph, for one roster per run."""
+        asked = RevealRequest.from_bytes(body)
+        folder = self.home.run(asked.run_id)
+        if stored := folder.answered("reveal", 0, body):
+            return stored
+        self._check_roster(asked.run_id, asked.roster, folder)
+        nonce = folder.need("graph-nonce")
+        if asked.roster.entry(self.name).nonce_commitment != commit_nonce(asked.run_id, self.name, nonce):
+            raise Declined("the roster lists another commitment under this silo's name")
+        revealed = GraphNonce(asked.run_id, self.name, nonce).to_bytes()
+        return folder.answer("reveal", 0, body, Reply(revealed, NOTHING, body))
 
     def join(self, body: bytes) -> Reply:
         """Give the bundle of an epoch; at most one bundle per (run, epoch) ever exists."""
@@ -88,14 +109,27 @@ class Silo:
         _refuse_if_over(folder, asked.epoch)
         stored = folder.get("run")
         if stored is None:
-            keys = protocol.RunKeys.from_bytes(folder.need("keys"))
-            check_run(self.home, keys.encryption_key, asked.run)
+            self._check_run(asked.run, folder)
             folder.put("run", asked.run.to_bytes())
         elif stored != asked.run.to_bytes():
             raise Declined("the roster of a run never changes")
         else:
-            check_peers(self.home, asked.run)
+            check_peers(self.home, asked.run.roster)
         return Reply(self._bundle(asked.run, folder, asked.epoch).to_bytes(), NOTHING)
+
+    def _check_roster(self, run_id: bytes, roster: Roster, folder: RunFolder) -> None:
+        keys = protocol.RunKeys.from_bytes(folder.need("keys"))
+        check_shown(self.home, keys.encryption_key, run_id, roster)
+
+    def _check_run(self, run: Run, folder: RunFolder) -> None:
+        self._check_roster(run.run_id, run.roster, folder)
+        if run.graph is not None:
+            check_graph(self.home.settings.policy, run.graph)
+            shown = folder.reply("reveal", 0)
+            if shown is None or RevealRequest.from_bytes(shown.request).roster != run.roster:
+                raise Declined("the graph's order is of another roster than the one this silo revealed its nonce for")
+        elif run.threshold < run.roster.threshold:
+            raise Declined(f"threshold {run.threshold} is below floor(2N/3) + 1 = {run.roster.threshold}")
 
     def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:
         stored = folder.get(f"{epoch}.bundle")
@@ -138,7 +172,7 @@ class Silo:
                 self._record(folder, epoch, lambda secrets: protocol.record_masked(secrets, announcement))
                 _make_up(book, stored)
                 return stored
-            check_peers(self.home, run)
+            check_peers(self.home, run.roster)
             _refuse_if_over(folder, epoch)
             if book.entered(terms, epoch):
                 raise Declined(f"epoch {epoch} is in the ledger and its reply is gone; a second vector would be free")

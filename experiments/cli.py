@@ -28,8 +28,16 @@ data_cli = typer.Typer(no_args_is_help=True, help="Prepare samples from price fi
 run_cli = typer.Typer(no_args_is_help=True, help="Start and resume runs of a simulated federation.")
 silo_cli = typer.Typer(no_args_is_help=True, help="A silo's own folder.")
 ledger_cli = typer.Typer(no_args_is_help=True, help="Privacy ledgers.")
-groups = {"data": data_cli, "run": run_cli, "silo": silo_cli, "roster": roster_cli, "ledger": ledger_cli}
-for name, group in groups.items():
+secagg_cli = typer.Typer(no_args_is_help=True, help="Secure aggregation.")
+GROUPS = {
+    "data": data_cli,
+    "run": run_cli,
+    "silo": silo_cli,
+    "roster": roster_cli,
+    "ledger": ledger_cli,
+    "secagg": secagg_cli,
+}
+for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
 
 console = Console()
@@ -222,6 +230,39 @@ def ledger_verify(
     console.print(f"signed by {found.signer}, {whose}", highlight=False, soft_wrap=True)
     if not found.anchored:
         console.print("no anchor given: entries cut off at the end would not be noticed", highlight=False)
+
+
+@secagg_cli.command("parameters")
+def secagg_parameters(
+    silos: Annotated[int, typer.Option(min=3, max=16384, help="Number of silos.")],
+    dropout: Annotated[float, typer.Option(min=0, max=0.5, help="Share that may be missing in an epoch.")] = 0.05,
+    corruption: Annotated[float, typer.Option(min=0, max=0.5, help="Share that may collude with the server.")] = 0.05,
+    active: Annotated[bool, typer.Option("--active", help="The server may show the silos different lists.")] = False,
+) -> None:
+    """Print the smallest regular graph for stated rates, or say that the graph has to be complete."""
+    from secagg.graph_parameters import Rates, bounds, smallest
+
+    rates = Rates(corruption, dropout, active)
+    found = smallest(silos, rates)
+    against = "an active" if active else "a semi-honest"
+    table = Table(title=f"{silos} silos, {corruption:g} corrupt, {dropout:g} missing, against {against} server")
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    if found is None:
+        table.add_row("neighbours per silo", f"{silos - 1} (complete: no regular graph will do)")
+    else:
+        held = bounds(silos, found.k, rates)
+        for label, value in (
+            ("neighbours per silo k", found.k),
+            ("threshold t", found.t),
+            ("silos that must survive", silos - rates.missing(silos)),
+            ("corrupt neighbours at most", held.corrupt_neighbours),
+            (f"missing at most of {found.k // 2} in a row", held.window_missing),
+            ("bits of security", rates.security),
+            ("bits of correctness", rates.correctness),
+        ):
+            table.add_row(label, str(value))
+    console.print(table)
 
 
 @cli.command()

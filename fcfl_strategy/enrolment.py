@@ -11,10 +11,11 @@ from fcfl_strategy.errors import RunError
 from fcfl_strategy.exchange import Answer, Mailbox, request
 from fcfl_strategy.journal import Journal
 from fcfl_strategy.secure_epoch import Federation
+from fcfl_strategy.set_up import freeze, roster_of
 from fcfl_strategy.settings import Settings
 from secagg.envelopes import CloseRequest
 from secagg.errors import SecAggError
-from secagg.messages import PROTOCOL_VERSION, Enrolment, Roster, RosterEntry, Run
+from secagg.messages import Enrolment, Roster, RosterEntry, Run
 from secagg.signatures import check_enrolment
 
 logger = logging.getLogger("fcfl.coordinator")
@@ -36,11 +37,11 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     Raises
     ------
     RunError
-        If fewer silos than expected enrol in time. The run is then dissolved: the silos that did enrol close it, so
-        that their budget is free for the next.
+        If fewer silos than expected enrol in time, or one of them does not reveal its part in the order of a regular
+        graph. The run is then dissolved: the silos that did enrol close it, so that their budget is free for the next.
     """
     if journal.get(DISSOLVED) is not None:
-        raise RunError("this run ended at enrolment, for too few silos; start a new one")
+        raise RunError("this run ended at enrolment; start a new one")
     deadline = time.monotonic() + settings.deadlines.enrol
     while len(nodes := sorted(grid.get_node_ids())) < settings.silos and time.monotonic() < deadline:
         time.sleep(settings.deadlines.poll)
@@ -52,13 +53,15 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
 
     stored = journal.get("run")
     run = None if stored is None else Run.from_bytes(stored)
+    shown = journal.get("roster")
+    roster = run.roster if run is not None else None if shown is None else Roster.from_bytes(shown)
     found: dict[str, tuple[int, Enrolment]] = {}
     for answer in answers:
         enrolment = _read(answer, settings)
         if enrolment is None:
             continue
         twin = next((silo for silo, (_, other) in found.items() if _same_key(other, enrolment)), None)
-        if run is not None and not _listed(run, enrolment):
+        if roster is not None and not _listed(roster, enrolment):
             logger.warning("%s on node %d is not a silo of this run; it is left out", enrolment.silo_id, answer.node)
         elif enrolment.silo_id in found:
             logger.warning("two nodes enrol as %s; the second is left out", enrolment.silo_id)
@@ -69,20 +72,26 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
 
     if run is None:
         agreed_to = {answer.node for answer in answers if answer.body is not None}
-        if len(found) < settings.silos:
+        wanted = settings.silos if roster is None else len(roster.entries)
+        try:
+            if len(found) < wanted:
+                raise RunError(
+                    f"too few silos: {len(found)} of {wanted} enrolled within {settings.deadlines.enrol:g} s; "
+                    "see the silos' own logs for the reason of a refusal, or lower 'silos', then start a new run"
+                )
+            if roster is None:
+                roster = roster_of(settings, [enrolment for _, enrolment in found.values()])
+                for silo, (_, enrolment) in found.items():
+                    journal.put(f"enrolment.{roster.index(silo):05d}", enrolment.to_bytes())
+            run = freeze(mailbox, settings, journal, roster, {silo: node for silo, (node, _) in found.items()})
+        except (RunError, SecAggError):
             journal.put(DISSOLVED, b"")
             refused = {answer.node for answer in answers if answer.code is not None}
             mailbox.send(_closing(settings, set(nodes) - agreed_to - refused), lambda answer: None)
             mailbox.exchange(_closing(settings, agreed_to), settings.deadlines.unmask)
-            raise RunError(
-                f"too few silos: {len(found)} of {settings.silos} enrolled within {settings.deadlines.enrol:g} s; "
-                "see the silos' own logs for the reason of a refusal, or lower 'silos', then start a new run"
-            )
+            raise
         left_out = agreed_to - {node for node, _ in found.values()}
         mailbox.send(_closing(settings, left_out), lambda answer: None)
-        run = _freeze(settings, {silo: enrolment for silo, (_, enrolment) in found.items()})
-        for silo, (_, enrolment) in found.items():
-            journal.put(f"enrolment.{run.roster.index(silo):05d}", enrolment.to_bytes())
         journal.put("run", run.to_bytes())
     enrolled = (journal.get(name) for name in journal.names("enrolment."))
     agreed = [Enrolment.from_bytes(data) for data in enrolled if data is not None]
@@ -96,10 +105,10 @@ def _closing(settings: Settings, nodes: Iterable[int]) -> list[Message]:
     return [request(CLOSE, node, body, ttl=ttl, group="close") for node in sorted(nodes)]
 
 
-def _listed(run: Run, enrolment: Enrolment) -> bool:
+def _listed(roster: Roster, enrolment: Enrolment) -> bool:
     """Whether a silo answers with the keys and the signature that the roster holds under its name."""
     silo = enrolment.silo_id
-    return silo in run.roster and run.roster.entry(silo) == RosterEntry.of(enrolment)
+    return silo in roster and roster.entry(silo) == RosterEntry.of(enrolment)
 
 
 def _same_key(one: Enrolment, other: Enrolment) -> bool:
@@ -122,8 +131,3 @@ def _read(answer: Answer, settings: Settings) -> Enrolment | None:
         logger.warning("%s enrolled without records; it is left out", enrolment.silo_id)
         return None
     return enrolment
-
-
-def _freeze(settings: Settings, enrolments: Mapping[str, Enrolment]) -> Run:
-    roster = Roster(tuple(RosterEntry.of(enrolments[silo]) for silo in sorted(enrolments)))
-    return Run(PROTOCOL_VERSION, settings.terms.run_id, roster, roster.threshold, settings.colluders)

@@ -63,6 +63,8 @@ class Federation:
 
     def join_requests(self, epoch: int, silos: set[str], ttl: float) -> list[Message]:
         """Ask silos for their bundle of ``epoch``."""
+        if not silos:
+            return []
         body = JoinRequest(self.run, epoch).to_bytes()
         return [request(JOIN, self.nodes[silo], body, ttl=ttl, group=str(epoch)) for silo in sorted(silos)]
 
@@ -119,7 +121,7 @@ class SecureEpoch:
         Raises
         ------
         secagg.errors.NotEnoughSurvivors
-            If fewer silos than the threshold have sent a bundle.
+            If too few silos have sent a bundle.
         """
         name = f"{epoch:08d}.announcement"
         stored = federation.journal.get(name)
@@ -140,8 +142,8 @@ class SecureEpoch:
         payload = sum(array.numpy().nbytes for array in arrays.values())
         messages = []
         for silo in asked:
-            ciphertexts = coordinator.ciphertexts_for(self.bundles, silo)
-            body = MaskRequest(self.announcement, self.publics, ciphertexts).to_bytes()
+            view = coordinator.view_for(self.federation.run, self.announcement, self.bundles, silo)
+            body = MaskRequest(self.announcement, *view).to_bytes()
             self.bytes_down += len(body) + payload
             node = self.federation.nodes.get(silo)
             if node is not None:
@@ -185,7 +187,7 @@ class SecureEpoch:
         Raises
         ------
         secagg.errors.NotEnoughSurvivors
-            If fewer than the threshold are left.
+            If too few are left.
         """
         stored = self._fixed()
         if stored is not None:
@@ -227,7 +229,7 @@ class SecureEpoch:
         Raises
         ------
         secagg.errors.SecAggError
-            If fewer than the threshold handed over shares that fit.
+            If too few handed over shares that fit.
         """
         totals = coordinator.aggregate(self.federation.run, self.announcement, self.publics, self.masked, self.shares)
         return dict(decode_sum(self.announcement.layout, totals))

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
 from privacy.terms import RunTerms
+from secagg.graph_parameters import Rates
 from secagg.pins import PinnedRoster
+
+USUAL_RATES = Rates(corruption=0.05, dropout=0.05, active=True)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class Settings:
     evaluate : bool
         Whether to end with an evaluation of the served model on validation and test splits.
     deadlines : Deadlines
+    graph : {"complete", "regular", "auto"}
+        Who exchanges masks and shares with whom.
+    rates : Rates
+        What a regular graph has to withstand.
     pins : PinnedRoster or None
         The only silos that may enrol, with their identity keys; None: any. The silos pin their peers themselves.
     """
@@ -75,4 +82,6 @@ class Settings:
     evaluate_every: int
     evaluate: bool
     deadlines: Deadlines
+    graph: str = "complete"
+    rates: Rates = USUAL_RATES
     pins: PinnedRoster | None = None

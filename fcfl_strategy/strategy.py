@@ -146,7 +146,7 @@ class FcflStrategy(Strategy):
         elif state.abandoned >= settings.max_abandoned:
             raise RunError(
                 f"too few survivors in {state.abandoned} epochs in a row: at least "
-                f"{self._federation.run.threshold} of {len(self._federation.run.roster.entries)} silos must answer; "
+                f"{self._federation.run.minimum} of {len(self._federation.run.roster.entries)} silos must answer; "
                 "see the silos' logs, then resume the run"
             )
         return bool(self.outcome)
@@ -203,7 +203,7 @@ class FcflStrategy(Strategy):
         if self.journal.get(f"{epoch:08d}.announcement") is not None:
             return
         held = self._federation.bundles(epoch)
-        if epoch == 1 or len(held) < self._federation.run.threshold:
+        if epoch == 1 or self._federation.run.shortage(held.keys(), held.keys()):
             self._mailbox.wait(self._ask_to_join(epoch), self.settings.deadlines.unmask)
 
     def _ask_to_join(self, epoch: int) -> set[str]:
@@ -322,8 +322,8 @@ class FcflStrategy(Strategy):
 
     @property
     def threshold(self) -> int:
-        """``t``: shares needed to unmask a sum."""
-        return self._federation.run.threshold
+        """Silos that must survive an epoch: ``t``, or all but the stated drop-outs of a regular graph."""
+        return self._federation.run.minimum
 
     def _row(self, purpose: str, status: str, seconds: float) -> Mapping[str, Any]:
         """One line of the history."""

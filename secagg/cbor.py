@@ -6,7 +6,7 @@ Tags are refused before the decoder sees them: some make a decoder allocate by a
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cbor2
@@ -24,6 +24,19 @@ Check = Callable[[object, str], Any]  # (value, path of the field) -> the value,
 def encode(value: object) -> bytes:
     """Return the deterministic encoding of plain data (RFC 8949, section 4.2.1)."""
     return cbor2.dumps(value, canonical=True)
+
+
+def joined(entries: Mapping[str, bytes]) -> bytes:
+    """Return the deterministic encoding of a map of less than 24 entries whose values are encoded already."""
+    if len(entries) > 23:
+        raise ProtocolError("map: expected less than 24 entries")
+    pairs = sorted((encode(name), value) for name, value in entries.items())
+    return bytes([0xA0 + len(pairs)]) + b"".join(name + value for name, value in pairs)
+
+
+def listed(items: Sequence[bytes]) -> bytes:
+    """Return the deterministic encoding of an array whose items are encoded already."""
+    return encode([0] * len(items))[: -len(items) or None] + b"".join(items)
 
 
 def digest(label: bytes, value: object) -> bytes:
@@ -127,6 +140,13 @@ def real(value: object, path: str) -> float:
     """Accept a float (not an integer: both would encode one number)."""
     if not isinstance(value, float):
         raise ProtocolError(f"{path}: expected a float")
+    return value
+
+
+def flag(value: object, path: str) -> bool:
+    """Accept true or false."""
+    if not isinstance(value, bool):
+        raise ProtocolError(f"{path}: expected true or false")
     return value
 
 

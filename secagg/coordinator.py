@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from secagg.epoch import add_pair_mask, add_self_mask, check_announcement, check_publics, scope_of
+from secagg.epoch import add_pair_mask, add_self_mask, check_announcement, check_publics, neighbourhood, scope_of
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
 from secagg.keys import check_public_key, commit_seed, public_key
 from secagg.messages import (
@@ -31,9 +31,9 @@ def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
     run.roster.index(sender)
     if bundle.public.epoch != epoch:
         raise ProtocolError(f"{sender}: bundle for epoch {bundle.public.epoch}, expected {epoch}")
-    expected = set(run.roster.ids) - {sender}
+    expected = set(run.neighbours(sender))
     if odd := sorted(expected ^ set(bundle.ciphertexts)):
-        raise ProtocolError(f"{sender}: ciphertexts must go to every other silo of the roster; {odd[0]} does not fit")
+        raise ProtocolError(f"{sender}: ciphertexts must go to its neighbours, each once; {odd[0]} does not fit")
     check_public_key(bundle.public.mask_key, sender)
     check_bundles(run, [bundle.public])
     return bundle
@@ -51,15 +51,16 @@ def announce(
     """Fix U_e, the silos whose bundles are given, and everything common to the epoch.
 
     Guarantee: every participant that accepts this announcement and no other has masks that cancel. Refuses a bundle
-    under another name, for another epoch, without a ciphertext for each silo of the roster or with a key of low order
-    (:class:`ProtocolError`), and fewer than t bundles (:class:`NotEnoughSurvivors`).
+    under another name, for another epoch, without a ciphertext for each neighbour or with a key of low order
+    (:class:`ProtocolError`), and too few bundles or, in a regular graph, too many missing in one place
+    (:class:`NotEnoughSurvivors`).
     """
     for silo_id, bundle in bundles.items():
         if bundle.public.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its bundle names {bundle.public.sender}")
         check_bundle(run, bundle, epoch)
-    if len(bundles) < run.threshold:
-        raise NotEnoughSurvivors(f"epoch {epoch}: {len(bundles)} bundles, {run.threshold} are needed; wait for more")
+    if reason := run.shortage(bundles.keys(), bundles.keys()):
+        raise NotEnoughSurvivors(f"epoch {epoch}: bundles: {reason}; wait for more")
     announcement = Announcement(
         run.version,
         run.run_id,
@@ -82,6 +83,18 @@ def ciphertexts_for(bundles: Mapping[str, Bundle], receiver: str) -> dict[str, b
     }
 
 
+def view_for(
+    run: Run, announcement: Announcement, bundles: Mapping[str, Bundle], silo_id: str
+) -> tuple[tuple[BundlePublic, ...], dict[str, bytes]]:
+    """Return what a silo needs beside the announcement: its neighbourhood's public parts, and the shares sent to it.
+
+    In a complete graph that is everyone's; in a regular one at most k + 1 and k, so that what the server
+    sends and holds grows with the degree.
+    """
+    ids = sorted(neighbourhood(run, announcement, silo_id))
+    return tuple(bundles[s].public for s in ids), {s: bundles[s].ciphertexts[silo_id] for s in ids if s != silo_id}
+
+
 def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> MaskedInput:
     """Return a masked input that fits the announcement; refuse any other, naming its sender.
 
@@ -89,7 +102,7 @@ def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> 
     silo counts as lost. Nothing here depends on the values: masked values are uniform.
     """
     sender = message.sender
-    if sender not in announcement.ids:
+    if sender not in announcement.members:
         raise ProtocolError(f"{sender}: masked input of a silo that does not take part in epoch {announcement.epoch}")
     if announcement.run_id != run.run_id:
         raise ProtocolError("announcement.run_id: another run than this one")
@@ -104,12 +117,16 @@ def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> 
 
 
 def unmask_request(run: Run, announcement: Announcement, survivors: Sequence[str]) -> UnmaskRequest:
-    """Fix L, the silos whose masked inputs the server holds. Fewer than t raise :class:`NotEnoughSurvivors`."""
+    """Fix L, the silos whose masked inputs the server holds.
+
+    Fewer than the run's minimum, or survivors whose graph falls apart, raise :class:`NotEnoughSurvivors`.
+    """
     if len(set(survivors)) != len(survivors):
         raise ProtocolError("survivors: a silo is listed twice")
     if outside := sorted(set(survivors) - set(announcement.ids)):
         raise ProtocolError(f"survivors: {outside[0]} does not take part in epoch {announcement.epoch}")
-    _enough(len(set(survivors)), run, f"epoch {announcement.epoch}: masked inputs")
+    if reason := run.shortage(announcement.ids, set(survivors)):
+        raise NotEnoughSurvivors(f"epoch {announcement.epoch}: masked inputs: {reason}; abandon the epoch")
     return UnmaskRequest(run.run_id, announcement.epoch, announcement.digest(), tuple(sorted(set(survivors))))
 
 
@@ -119,13 +136,13 @@ def check_reply(run: Run, announcement: Announcement, request: UnmaskRequest, re
     Check replies as they come in, so that one that does not fit is left out and cannot stop the epoch. Whether the
     shares in it are right only :func:`aggregate` can tell.
     """
-    sender, survivors = reply.sender, set(request.survivors)
+    sender, survivors = reply.sender, request.members
     if sender not in survivors:
         raise ProtocolError(f"{sender}: unmask reply of a silo that is not among the survivors; leave it out")
     if reply.epoch != request.epoch:
         raise ProtocolError(f"{sender}: unmask reply for epoch {reply.epoch}, expected {request.epoch}; leave it out")
-    lost = set(announcement.ids) - survivors
-    if reply.self_mask_shares.keys() - survivors or reply.mask_key_shares.keys() - lost:
+    named = reply.mask_key_shares.keys()
+    if reply.self_mask_shares.keys() - survivors or named - announcement.members or named & survivors:
         raise ProtocolError(f"{sender}: unmask reply answers for another list of survivors; leave it out")
     check_shares_signature(run, request, reply)
     return reply
@@ -149,16 +166,17 @@ def aggregate(
     masked : mapping of str to MaskedInput
         The inputs of exactly the survivors L that were asked.
     replies : mapping of str to UnmaskShares
-        At least t of the survivors' replies, else :class:`NotEnoughSurvivors`.
+        At least t of the survivors' replies; in a regular graph, of every needed secret's holders. Else
+        :class:`NotEnoughSurvivors`.
     """
     check_announcement(run, announcement)
-    by_sender = check_publics(announcement, publics)
+    by_sender = check_publics(announcement, publics, announcement.members)
     for silo_id, message in masked.items():
         if message.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its masked input names {message.sender}")
         check_masked(run, announcement, message)
     request = unmask_request(run, announcement, list(masked))
-    lost = sorted(set(announcement.ids) - set(masked))
+    lost = sorted(announcement.members - set(masked))
     for silo_id, reply in replies.items():
         if reply.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its unmask reply names {reply.sender}")
@@ -166,12 +184,13 @@ def aggregate(
     _enough(len(replies), run, f"epoch {announcement.epoch}: unmask replies")
 
     scope, digest = scope_of(run, announcement.epoch), announcement.digest()
-    indices = {silo_id: run.roster.index(silo_id) + 1 for silo_id in replies}
     suspects: set[int] = set()
 
     def secret(what: str, owner: str, field: str, accept: Callable[[bytes], bool]) -> bytes:
-        given = {x: getattr(replies[silo_id], field).get(owner) for silo_id, x in indices.items()}
-        shares = {x: share for x, share in given.items() if share is not None}
+        shares = {}
+        for holder in (owner, *run.neighbours(owner)):
+            if holder in replies and (share := getattr(replies[holder], field).get(owner)) is not None:
+                shares[run.roster.index(holder) + 1] = share
         return recover(f"{what} of {owner}", shares, run.threshold, accept, suspects)
 
     def commits(owner: str) -> Callable[[bytes], bool]:
@@ -192,7 +211,7 @@ def aggregate(
         add_self_mask(scope, total, by_sender[silo_id], seed, digest, subtract=True)
     for silo_id, mask_private in mask_privates.items():
         private = X25519PrivateKey.from_private_bytes(mask_private)
-        for survivor in masked:
+        for survivor in masked.keys() & set(run.neighbours(silo_id)):
             # The lost silo's mask is the negative of the survivor's: adding it takes the survivor's off.
             add_pair_mask(scope, total, private, by_sender[silo_id], by_sender[survivor], digest)
     return {name: to_signed(array) for name, array in total.items()}

@@ -13,8 +13,18 @@ from secagg.messages import (
     BundlePublic,
     MaskedHeader,
 )
-from secagg.roster import MAX_SILOS, RUN_ID, Run
-from secagg.wire import Message
+from secagg.roster import MAX_SILOS, RUN_ID, Roster, Run
+from secagg.wire import TYPE_PREFIX, Message
+
+
+@dataclass(frozen=True)
+class RevealRequest(Message):
+    """Shows a silo the roster with everyone's commitment and asks for its nonce; one answer per run."""
+
+    TYPE: ClassVar[str] = "reveal-request"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"run_id": RUN_ID, "roster": Roster.parse}
+    run_id: bytes
+    roster: Roster
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class JoinRequest(Message):
 
 @dataclass(frozen=True)
 class MaskRequest(Message):
-    """Asks a silo for its masked vector: A_e, the public parts of U_e's bundles, the shares sent to this silo."""
+    """Asks a silo for its masked vector: A_e, its neighbourhood's public parts of bundles, the shares sent to it."""
 
     TYPE: ClassVar[str] = "mask-request"
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
@@ -40,6 +50,17 @@ class MaskRequest(Message):
     announcement: Announcement
     publics: tuple[BundlePublic, ...]
     ciphertexts: Mapping[str, bytes]
+
+    def to_bytes(self) -> bytes:
+        """Return the deterministic encoding; the announcement, the same for every silo, is encoded only once."""
+        return cbor.joined(
+            {
+                "type": cbor.encode(TYPE_PREFIX + self.TYPE),
+                "announcement": self.announcement.to_bytes(),
+                "publics": cbor.listed([public.to_bytes() for public in self.publics]),
+                "ciphertexts": cbor.encode(self.ciphertexts),
+            }
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What both sides do the same way: checking the view of an epoch, and turning keys into masks on a vector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -20,7 +20,7 @@ def check_announcement(run: Run, announcement: Announcement) -> None:
     """Refuse an announcement that is not of this run or has participants the run does not allow.
 
     Guarantees: version, run id and roster hash are the run's; U_e is a subset of the roster with at least the
-    threshold's number of silos; the ring cannot wrap for that many.
+    run's minimum of silos and, in a regular graph, hangs together; the ring cannot wrap for that many.
     """
     if announcement.version != run.version:
         raise ProtocolError(f"announcement.version: expected {run.version}; use the same release everywhere")
@@ -31,20 +31,34 @@ def check_announcement(run: Run, announcement: Announcement) -> None:
     for silo_id in announcement.ids:
         run.roster.index(silo_id)
     count = len(announcement.ids)
-    if count < run.threshold:
-        raise ProtocolError(f"announcement.participants: {count} silos, the threshold is {run.threshold}")
+    if count < run.minimum:
+        raise ProtocolError(f"announcement.participants: {count} silos, the threshold is {run.minimum}")
+    if reason := run.shortage(announcement.ids, announcement.ids):
+        raise ProtocolError(f"announcement.participants: {reason}")
     if announcement.layout.parties < count:
         raise ProtocolError(f"announcement.layout: made for {announcement.layout.parties} summands, {count} take part")
 
 
-def check_publics(announcement: Announcement, publics: Sequence[BundlePublic]) -> dict[str, BundlePublic]:
-    """Return the public parts by sender; refuse any that the announcement does not list by hash, or a missing one."""
+def neighbourhood(run: Run, announcement: Announcement, silo_id: str) -> frozenset[str]:
+    """Return the participants whose bundles a silo needs: itself and its neighbours."""
+    return frozenset({silo_id, *run.neighbours(silo_id)}) & announcement.members
+
+
+def check_publics(
+    announcement: Announcement, publics: Sequence[BundlePublic], needed: Collection[str]
+) -> dict[str, BundlePublic]:
+    """Return the public parts by sender; refuse any that the announcement does not list by hash, or a missing one.
+
+    ``needed`` are the participants whose parts are expected: all for the server, the neighbourhood for a silo.
+    """
     by_sender = {public.sender: public for public in publics}
     if len(by_sender) != len(publics):
         raise ProtocolError("publics: two bundles of one silo; expected one per participant")
-    if extra := sorted(by_sender.keys() - set(announcement.ids)):
-        raise ProtocolError(f"publics: {extra[0]} is not a participant of the announcement")
+    if extra := sorted(by_sender.keys() - set(needed)):
+        raise ProtocolError(f"publics: {extra[0]} is not a participant of the announcement, or no neighbour")
     for silo_id, expected in announcement.participants:
+        if silo_id not in needed:
+            continue
         public = by_sender.get(silo_id)
         if public is None:
             raise ProtocolError(f"publics: the bundle of {silo_id} is missing; ask the server for it")

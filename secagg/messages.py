@@ -103,6 +103,14 @@ class BundlePublic(Message):
     ciphertext_hash: bytes
     signature: bytes = UNSIGNED
 
+    @cached_property
+    def _encoded(self) -> bytes:
+        return super().to_bytes()
+
+    def to_bytes(self) -> bytes:
+        """Return the deterministic encoding, made once: every neighbour is sent it."""
+        return self._encoded
+
     def hash(self) -> bytes:
         """Return the hash an announcement lists: over every field but the signature, under its own label."""
         named = [self.sender, self.epoch, self.mask_key, self.seed_commitment, self.ciphertext_hash]
@@ -196,6 +204,19 @@ class Announcement(Message):
         return tuple(silo_id for silo_id, _ in self.participants)
 
     @cached_property
+    def members(self) -> frozenset[str]:
+        """The silo ids of U_e."""
+        return frozenset(self.ids)
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return super().to_bytes()
+
+    def to_bytes(self) -> bytes:
+        """Return the deterministic encoding, made once: every silo is sent it."""
+        return self._encoded
+
+    @cached_property
     def _digest(self) -> bytes:
         return cbor.digest(b"fcfl-secagg/1/announcement-hash", self.to_bytes())
 
@@ -282,6 +303,11 @@ class UnmaskRequest(Message):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ascending(self.survivors, "unmask-request.survivors")
+
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """The survivors."""
+        return frozenset(self.survivors)
 
     def digest(self) -> bytes:
         """Return SHA-256 of CBOR ["fcfl-secagg/1/unmask-request-hash", the request's encoding]."""

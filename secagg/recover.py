@@ -26,13 +26,15 @@ def recover(
     usable = {x: share for x, share in shares.items() if is_share(share)}
     if len(usable) < t:
         raise NotEnoughSurvivors(f"{what}: {len(usable)} shares, {t} are needed; abandon the epoch")
-    for chosen in islice(_candidates(sorted(usable, key=lambda x: (x in suspects, x)), t), max(2, MAX_WORK // t**2)):
+    order = sorted(usable, key=lambda x: (x in suspects, x))
+    for attempt, chosen in enumerate(islice(_candidates(order, t), max(2, MAX_WORK // t**2))):
         try:
             secret = combine({x: usable[x] for x in chosen}, t)
         except ProtocolError:
             continue
         if accept(secret):
-            suspects.update(_wrong(usable, chosen, secret))
+            if attempt:  # else no wrong share was in the way, and looking for one would cost more than the secret
+                suspects.update(_wrong(usable, chosen, secret))
             return secret
     raise ProtocolError(
         f"{what}: no {t} of {len(usable)} shares give the committed secret; its owner or too many silos sent wrong "

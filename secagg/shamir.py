@@ -5,7 +5,7 @@ Shares carry no integrity of their own: whoever reconstructs has to check the se
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from secagg.errors import NotEnoughSurvivors, ProtocolError
@@ -26,14 +26,20 @@ def split(secret: bytes, t: int, n: int, entropy: Entropy = os.urandom) -> list[
     Guarantee: any t - 1 shares are within t * 2^-128 of independent of the secret, if ``entropy`` is uniform. The
     share at list index i belongs to x = i + 1. Source: Shamir 1979.
     """
+    return split_at(secret, t, range(1, n + 1), entropy)
+
+
+def split_at(secret: bytes, t: int, xs: Sequence[int], entropy: Entropy = os.urandom) -> list[bytes]:
+    """Share a secret as :func:`split` does, at these distinct x coordinates instead of 1 to n, in their order."""
     if len(secret) != SECRET_BYTES:
         raise ProtocolError(f"secret: expected {SECRET_BYTES} bytes")
-    if not 1 <= t <= n < MAX_SHARES:
-        raise ProtocolError(f"sharing {t} of {n}: expected 1 <= t <= n < {MAX_SHARES}")
+    n = len(xs)
+    if not 1 <= t <= n < MAX_SHARES or len(set(xs)) < n or not all(1 <= x < MAX_SHARES for x in xs):
+        raise ProtocolError(f"sharing {t} of {n}: expected 1 <= t <= n < {MAX_SHARES}, and distinct indices from 1")
     coefficients = [int.from_bytes(entropy(COEFFICIENT_BYTES), "big") % PRIME for _ in range(t - 1)]
     coefficients.append(int.from_bytes(secret, "big"))
     shares = []
-    for x in range(1, n + 1):
+    for x in xs:
         y = 0
         for coefficient in coefficients:
             y = (y * x + coefficient) % PRIME
@@ -78,13 +84,24 @@ def is_share(share: object) -> bool:
 
 @lru_cache(maxsize=4096)
 def weights_at(point: int, xs: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the Lagrange weights that evaluate at ``point`` the polynomial through the distinct ``xs``."""
-    weights = []
+    """Return the Lagrange weights that evaluate at ``point`` the polynomial through the distinct ``xs``.
+
+    ``point`` is none of them. One inversion for all weights: each silo of a regular graph has its own neighbourhood, so
+    that weights are seldom used twice.
+    """
+    full, below = 1, [1]  # below[i]: product of the first i denominators
+    denominators = []
     for x in xs:
-        numerator = denominator = 1
+        denominator = x - point
         for other in xs:
             if other != x:
-                numerator = numerator * (other - point) % PRIME
-                denominator = denominator * (other - x) % PRIME
-        weights.append(numerator * pow(denominator, -1, PRIME) % PRIME)
-    return tuple(weights)
+                denominator = denominator * (other - x)
+        full = full * (x - point) % PRIME
+        denominators.append(denominator % PRIME)
+        below.append(below[-1] * denominators[-1] % PRIME)
+    inverse = pow(below[-1], -1, PRIME)  # of all denominators not yet passed
+    weights = []
+    for before, denominator in zip(reversed(below[:-1]), reversed(denominators), strict=True):
+        weights.append(full * before % PRIME * inverse % PRIME)
+        inverse = inverse * denominator % PRIME
+    return tuple(reversed(weights))

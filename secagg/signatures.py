@@ -1,8 +1,8 @@
 """What a silo signs with its identity key (Ed25519, RFC 8032), and the checks of it.
 
 A statement is the deterministic CBOR array of a label, the protocol version, the run and everything the message says.
-Each purpose has its own label and its own number of items, and no other thing a silo signs begins like one of them, so
-that no signature of one purpose, run, epoch or sender holds for another. Signatures are mandatory.
+Each purpose has its own label, and no other thing a silo signs begins like one of them, so that no signature of one
+purpose, run, epoch or sender holds for another. Signatures are mandatory.
 """
 
 import os
@@ -14,7 +14,7 @@ from secagg.errors import ProtocolError
 from secagg.identity import Signer, holds
 from secagg.messages import BundlePublic, MaskedInput, UnmaskRequest, UnmaskShares
 from secagg.ring import RingArray
-from secagg.roster import Enrolment, RosterEntry, Run
+from secagg.roster import Enrolment, Roster, RosterEntry, Run
 from secagg.shamir import Entropy
 from secagg.wire import PROTOCOL_VERSION
 
@@ -33,7 +33,7 @@ def arrays_hash(arrays: Mapping[str, RingArray]) -> bytes:
 
 def enrolment_statement(run_id: bytes, entry: RosterEntry) -> bytes:
     """Return what an enrolment's signature is over; all of it is in the roster, so that every peer can check it."""
-    keys = [entry.identity_key, entry.encryption_key]
+    keys = [entry.identity_key, entry.encryption_key, entry.nonce_commitment]
     return cbor.encode([ENROLMENT_LABEL, PROTOCOL_VERSION, run_id, entry.silo_id, *keys, entry.details])
 
 
@@ -59,6 +59,7 @@ def enrol(
     run_id: bytes,
     silo_id: str,
     encryption_key: bytes,
+    nonce_commitment: bytes,
     records: int,
     software: str,
     signer: Signer,
@@ -66,12 +67,14 @@ def enrol(
 ) -> Enrolment:
     """Return a silo's signed enrolment for one run.
 
-    Guarantee: the signature binds protocol version, run, name, identity key, share-encryption key, n_i and software,
-    and can be checked by every silo without n_i, which enters through a salted hash that hides it from the peers.
+    Guarantee: the signature binds protocol version, run, name, identity key, share-encryption key, the commitment to
+    the silo's part in the order of a regular graph (``secagg.graph.commit_nonce``), n_i and software. Every silo can
+    check it without n_i, which enters through a salted hash that hides it from the peers.
     Assumptions: Ed25519 is unforgeable (RFC 8032), SHA-256 a random oracle, ``entropy`` uniform; the salt goes to the
     coordinator only.
     """
-    unsigned = Enrolment(silo_id, signer.public_key, encryption_key, records, software, entropy(SALT_BYTES))
+    salt = entropy(SALT_BYTES)
+    unsigned = Enrolment(silo_id, signer.public_key, encryption_key, records, software, nonce_commitment, salt)
     return replace(unsigned, signature=signer.sign(enrolment_statement(run_id, RosterEntry.of(unsigned))))
 
 
@@ -81,16 +84,16 @@ def check_enrolment(run_id: bytes, enrolment: Enrolment) -> Enrolment:
     return enrolment
 
 
-def check_roster(run: Run) -> None:
-    """Refuse a run in whose roster an entry is not signed by its own identity key for this run, naming the silo.
+def check_roster(run_id: bytes, roster: Roster) -> None:
+    """Refuse a roster with an entry that is not signed by its own identity key for this run, naming the silo.
 
     Guarantee: each share-encryption key was chosen by who holds that entry's identity key, for this run. That the
     identity keys belong to the institutions they are listed under is not shown here; a pinned roster
     (:mod:`secagg.pins`) does. Source: RFC 8032; Bonawitz et al. 2017, section 6.3, whose signatures this extends to
     the key that seals shares. Cost: one verification per silo of the roster.
     """
-    for entry in run.roster.entries:
-        _check_entry(run.run_id, entry)
+    for entry in roster.entries:
+        _check_entry(run_id, entry)
 
 
 def _check_entry(run_id: bytes, entry: RosterEntry) -> None:

@@ -21,6 +21,7 @@ from secagg.epoch import (
     check_announcement,
     check_publics,
     check_survivors,
+    neighbourhood,
     scope_of,
 )
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
@@ -38,7 +39,7 @@ from secagg.messages import (
     ciphertext_hash,
 )
 from secagg.ring import EncodedVector, Layout
-from secagg.shamir import SHARE_BYTES, Entropy, is_share, split
+from secagg.shamir import SHARE_BYTES, Entropy, is_share, split_at
 from secagg.signatures import arrays_hash, check_bundles, sign_bundle, sign_masked, sign_shares
 from secagg.wire import Message
 
@@ -121,12 +122,12 @@ def new_run_keys(entropy: Entropy = os.urandom) -> RunKeys:
 def create_bundle(
     run: Run, keys: RunKeys, silo_id: str, epoch: int, entropy: Entropy = os.urandom, *, signer: Signer
 ) -> tuple[EpochSecrets, Bundle]:
-    """Make the mask key and self-mask seed of an epoch and share both, t of N, over the whole roster.
+    """Make the mask key and self-mask seed of an epoch and share both over the roster, or over the silo's neighbours.
 
     Guarantee: fewer than t silos learn nothing about either secret; only the addressed silo can open a ciphertext, and
-    only as one of this run, epoch, sender and mask key. Every silo of the roster gets shares, absent ones
-    included, because a bundle is made before U_e is known. Source: Bonawitz et al. 2017, figure 4, rounds 0 and 1;
-    Shamir 1979. The public part is signed by the silo's identity (RFC 8032).
+    only as one of this run, epoch, sender and mask key. Every neighbour (in a complete graph, everyone) and the silo
+    itself gets a share, absent ones included, because a bundle is made before U_e is known. Source: Bonawitz et al.
+    2017, figure 4, rounds 0 and 1; Shamir 1979. The public part is signed by the silo's identity (RFC 8032).
 
     Assumptions: ``entropy`` is uniform and private; the roster passed ``signatures.check_roster`` and its identities
     are authentic. The caller stores the secrets before sending the bundle, and makes one bundle per (run, epoch).
@@ -137,12 +138,14 @@ def create_bundle(
     scope = scope_of(run, epoch)
     mask_private, seed = entropy(KEY_BYTES), entropy(KEY_BYTES)
     mask_key = public_key(mask_private)
-    n, position = len(run.roster.entries), run.roster.index(silo_id)
-    mask_shares = split(mask_private, run.threshold, n, entropy)
-    seed_shares = split(seed, run.threshold, n, entropy)
+    holders = sorted((silo_id, *run.neighbours(silo_id)))
+    xs, position = [run.roster.index(holder) + 1 for holder in holders], holders.index(silo_id)
+    mask_shares = split_at(mask_private, run.threshold, xs, entropy)
+    seed_shares = split_at(seed, run.threshold, xs, entropy)
     private = X25519PrivateKey.from_private_bytes(keys.private)
     ciphertexts: dict[str, bytes] = {}
-    for entry, mask_share, seed_share in zip(run.roster.entries, mask_shares, seed_shares, strict=True):
+    for holder, mask_share, seed_share in zip(holders, mask_shares, seed_shares, strict=True):
+        entry = run.roster.entry(holder)
         if entry.silo_id != silo_id:
             envelope = Envelope(
                 scope, silo_id, entry.silo_id, own.encryption_key, entry.encryption_key, sender_mask_key=mask_key
@@ -176,14 +179,15 @@ def mask_input(
     *,
     signer: Signer,
 ) -> MaskedInput:
-    """Mask an encoded vector with the self mask and one mask per other participant, all bound to the announcement.
+    """Mask an encoded vector with the self mask and one mask per participating neighbour, bound to the announcement.
 
-    Guarantee: as long as one other participant is honest and t - n_C honest silos never answer that this silo is
-    lost, the arrays cannot be told from uniform ring elements by anyone else; silos that hold another announcement
-    hold masks that do not cancel. Source: Bonawitz et al. 2017, figure 4, round 2.
+    Guarantee: as long as one other participant (in a regular graph, one neighbour) is honest and t - n_C honest silos
+    never answer that this silo is lost, the arrays cannot be told from uniform ring elements by anyone else; silos that
+    hold another announcement hold masks that do not cancel. Source: Bonawitz et al. 2017, figure 4, round 2.
 
-    Refuses: another run, roster or epoch; fewer than t participants; a bundle other than the announced one, or not
-    signed by its sender's identity for this run, roster and epoch; a U_e
+    Refuses: another run, roster or epoch; fewer participants than the run's minimum, or a graph of them that falls
+    apart; a bundle other than the announced one, or not signed by its sender's identity for this run, roster and
+    epoch; a U_e
     without this silo's own bundle; a peer key of low order; values that do not fit the layout; a second vector under
     the same secrets (their difference would be the difference of the inputs).
     """
@@ -220,22 +224,24 @@ def answer_unmask(
 
     Guarantee: never both of one peer. Together with 2t > N + n_C and one answer per epoch, no coalition of the server
     and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). A ciphertext that
-    is missing or does not open leaves that peer's share out; others can make up for it. Only secrets that
-    :func:`record_masked` marked for this very announcement answer; the answer is signed for this request alone.
+    is missing or does not open leaves that peer's share out; others can make up for it. In a regular graph only
+    neighbours have shares here; the whole list is checked all the same, because it has to be large enough and the
+    graph of the survivors has to hang together. Only secrets that :func:`record_masked` marked for this very
+    announcement answer; the answer is signed for this request alone.
 
     Parameters
     ----------
     ciphertexts : mapping of str to bytes
         Sender to the ciphertext addressed to this silo (``coordinator.ciphertexts_for``).
     request : UnmaskRequest
-        Its survivors must be at least t participants, this silo among them.
+        Its survivors must be at least the run's minimum of participants, this silo among them.
     """
     own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
     check_survivors(run, announcement, request)
     if own_id not in request.survivors:
         raise ProtocolError(f"unmask-request.survivors: {own_id} (this silo) is missing; only survivors are asked")
-    if len(request.survivors) < run.threshold:
-        raise NotEnoughSurvivors(f"unmask-request: {len(request.survivors)} survivors, {run.threshold} are needed")
+    if reason := run.shortage(announcement.ids, request.survivors):
+        raise NotEnoughSurvivors(f"unmask-request: survivors: {reason}")
     if not secrets.masked:
         raise ProtocolError(
             f"epoch {secrets.epoch}: no vector was masked with these secrets; there is nothing to unmask"
@@ -311,7 +317,7 @@ def _view(
     check_announcement(run, announcement)
     if dict(announcement.participants).get(silo_id) != secrets.bundle_hash:
         raise ProtocolError(f"announcement.participants: {silo_id} is not listed with the bundle it made")
-    by_sender = check_publics(announcement, publics)
+    by_sender = check_publics(announcement, publics, neighbourhood(run, announcement, silo_id))
     check_bundles(run, publics)
     return silo_id, scope_of(run, announcement.epoch), by_sender
 

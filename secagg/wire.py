@@ -23,9 +23,13 @@ class Message:
 
     TYPE: ClassVar[str]
     CHECKS: ClassVar[Mapping[str, cbor.Check]]
+    # Fields that are left out of the encoding, and not checked, while they are None.
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         for name, check in self.CHECKS.items():
+            if name in self.OPTIONAL and getattr(self, name) is None:
+                continue
             object.__setattr__(self, name, check(getattr(self, name), f"{self.TYPE}.{name}"))
 
     def to_bytes(self) -> bytes:
@@ -51,15 +55,19 @@ class Message:
             raise ProtocolError(f"{path}: expected a message of type {TYPE_PREFIX + cls.TYPE}")
         if unknown := [name for name in value if name != "type" and name not in cls.CHECKS]:
             raise ProtocolError(f"{path}: unknown field {ascii(unknown[0])[:80]}")
-        if missing := [name for name in cls.CHECKS if name not in value]:
+        if missing := [name for name in cls.CHECKS if name not in value and name not in cls.OPTIONAL]:
             raise ProtocolError(f"{path}.{missing[0]}: missing")
-        return cls(**{name: value[name] for name in cls.CHECKS})
+        if empty := [name for name in cls.OPTIONAL if name in value and value[name] is None]:
+            raise ProtocolError(f"{path}.{min(empty)}: expected a value, or no such field")
+        return cls(**{name: value[name] for name in cls.CHECKS if name in value})
 
 
 def plain(value: object) -> Any:
     """Return the plain data (maps, arrays, scalars) of messages and of frozen records inside them."""
     if isinstance(value, Message):
-        return {"type": TYPE_PREFIX + value.TYPE} | {name: plain(getattr(value, name)) for name in value.CHECKS}
+        given = {name: getattr(value, name) for name in value.CHECKS}
+        left_out = [name for name in value.OPTIONAL if given[name] is None]
+        return {"type": TYPE_PREFIX + value.TYPE} | {n: plain(v) for n, v in given.items() if n not in left_out}
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from secagg.errors import SecAggError
+from secagg.graph_parameters import KINDS, Rates, choose
+
 Value = bool | int | float | str
 
 
@@ -101,6 +104,16 @@ KEYS: Mapping[str, Key] = {
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
     "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=333),
+    "secagg.graph": Key(
+        "complete", "who masks with whom; auto: regular above 100 silos where that halves the work", choices=KINDS
+    ),
+    "secagg.dropout": Key(
+        0.05, "share of the silos that may be missing in an epoch of a regular graph", low=0, high=0.5
+    ),
+    "secagg.corruption": Key(
+        0.05, "share of the silos that may collude with the coordinator in a regular graph", low=0, high=0.5
+    ),
+    "secagg.active": Key(True, "a regular graph also withstands a coordinator that shows the silos different lists"),
     "eval.metrics": Key(True, "sum validation metrics; exact sums, not differentially private, unless eval.epsilon"),
     "eval.epsilon": Key(0.0, "budget of noised metrics, beside dp.epsilon; 0: exact sums", low=0, high=1000),
     "eval.loss-bound": Key(
@@ -152,6 +165,7 @@ class RunConfig:
                 f"secagg.colluders: at most {self.whole('silos') // 3} of {self.whole('silos')} silos; with more, two "
                 "thirds of the silos would be no safe threshold; lower it, or raise silos"
             )
+        self._check_graph()
         if self.whole("dp.contributions") > self.whole("rounds"):
             raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")
         if self.flag("eval.final") and not self.flag("eval.metrics"):
@@ -171,6 +185,16 @@ class RunConfig:
             self._check_silo_unit()
         if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
             raise ConfigError("server.trust-region: must be above 0 with server.preconditioner 'raw' (1.0 is usual)")
+
+    def _check_graph(self) -> None:
+        """Refuse a regular graph that could not be made even if exactly the expected silos enrol."""
+        rates = Rates(self.real("secagg.corruption"), self.real("secagg.dropout"), self.flag("secagg.active"))
+        try:
+            degree = choose(self.text("secagg.graph"), silos := self.whole("silos"), rates)
+        except SecAggError as error:
+            raise ConfigError(f"secagg.graph: {error}") from None
+        if degree is not None and self.whole("secagg.colluders") > rates.corrupt(silos):
+            raise ConfigError("secagg.colluders: more than secagg.corruption of the silos; raise secagg.corruption")
 
     def _check_silo_unit(self) -> None:
         """With the silo as unit only its update may leave it (errata E6)."""

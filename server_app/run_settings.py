@@ -14,6 +14,7 @@ from privacy.mlp import FEATURES, HIDDEN, Mlp
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY
 from privacy.terms import Allowance, RunTerms
 from secagg.errors import RosterFileError
+from secagg.graph_parameters import Rates
 from secagg.pins import PinnedRoster
 from server_app.config import ConfigError, RunConfig
 
@@ -111,6 +112,8 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
             config.real("deadline.unmask"),
             config.real("deadline.poll"),
         ),
+        graph=config.text("secagg.graph"),
+        rates=Rates(config.real("secagg.corruption"), config.real("secagg.dropout"), config.flag("secagg.active")),
         pins=_pins(config.text("roster-file")),
     )
 

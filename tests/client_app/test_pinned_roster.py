@@ -125,7 +125,7 @@ def test_a_share_encryption_key_that_the_coordinator_put_in_is_declined(small: S
     made.enrol()
     for signer in (small.homes[SECOND].identity, SigningKey.generate()):
         mine = protocol.new_run_keys().encryption_key
-        entry = RosterEntry.of(signatures.enrol(RUN_ID, THIRD, mine, 100, "x", signer))
+        entry = RosterEntry.of(signatures.enrol(RUN_ID, THIRD, mine, bytes(32), 100, "x", signer))
         for forged in (entry, dataclasses.replace(made.run.roster.entry(THIRD), encryption_key=mine)):
             entries = tuple(forged if e.silo_id == THIRD else e for e in made.run.roster.entries)
             if signer is small.homes[SECOND].identity and forged is entry:

@@ -361,7 +361,7 @@ def test_a_power_cut_at_any_write_of_an_enrolment_opens_the_run_once(
         first = made.silo(FIRST).enrol(terms.to_bytes())
         assert same_reply(made.silo(FIRST).enrol(terms.to_bytes()), first)
         assert [type(record) for record in records_of(home)] == [RunOpened]
-    assert count == 5
+    assert count == 6
 
 
 def test_after_a_power_cut_a_run_id_keeps_the_terms_the_ledger_has(

@@ -423,3 +423,19 @@ def test_a_demo_from_nothing_to_its_report(run: Run, tmp_path: Path, capsys: pyt
     assert len(list((tmp_path / "samples").glob("*/silo-*"))) == 4
     assert released(folder) == [1, 2]
     assert all(released(silo) in ([], [1], [2], [1, 2]) for silo in silos(folder))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--silos", 1000), ("30", "17", "950")),
+        (("--silos", 1000, "--dropout", 0.05, "--corruption", 0.05, "--active"), ("138", "112", "950")),
+        (("--silos", 20, "--dropout", 0.3, "--corruption", 0.3), ("19 (complete",)),
+    ],
+)
+def test_parameters_of_a_regular_graph_are_printed(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[object, ...], expected: tuple[str, ...]
+) -> None:
+    assert run("secagg", "parameters", *arguments) == 0
+    printed = capsys.readouterr().out
+    assert all(value in printed for value in expected)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from secagg import coordinator, ring, signatures, silo
+from secagg.graph import commit_nonce, new_nonce
 from secagg.messages import (
     Announcement,
     Bundle,
@@ -60,23 +61,27 @@ class Federation:
     tag: str = ""
     keys: dict[str, RunKeys] = field(init=False)
     signers: dict[str, TestSigner] = field(init=False)
+    nonces: dict[str, bytes] = field(init=False)
     enrolments: dict[str, Enrolment] = field(init=False)
     run_id: bytes = bytes(range(16))
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
-        ids = [f"silo-{i:02d}" for i in range(self.n)]
+        ids = [f"silo-{i:0{max(2, len(str(self.n - 1)))}d}" for i in range(self.n)]
         self.keys = {s: silo.new_run_keys(seeded(f"keys/{self.tag}/{s}")) for s in ids}
         self.signers = {s: TestSigner.of(f"identity/{s}") for s in ids}
+        self.nonces = {s: new_nonce(seeded(f"nonce/{self.tag}/{s}")) for s in ids}
         self.enrolments = {s: self.enrol(s) for s in ids}
         roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in self.enrolments.values()))
         self.run = Run(1, self.run_id, roster, self.threshold or default_threshold(self.n))
         self.run = Run.from_bytes(self.run.to_bytes())
-        signatures.check_roster(self.run)
+        signatures.check_roster(self.run_id, self.run.roster)
 
     def enrol(self, s: str) -> Enrolment:
         entropy = seeded(f"salt/{self.tag}/{s}")
-        made = signatures.enrol(self.run_id, s, self.keys[s].encryption_key, 100, "fcfl 0.1", self.signers[s], entropy)
+        commitment = commit_nonce(self.run_id, s, self.nonces[s])
+        key, signer = self.keys[s].encryption_key, self.signers[s]
+        made = signatures.enrol(self.run_id, s, key, commitment, 100, "fcfl 0.1", signer, entropy)
         return signatures.check_enrolment(self.run_id, Enrolment.from_bytes(made.to_bytes()))
 
     def signed(self, public: BundlePublic) -> BundlePublic:
@@ -114,6 +119,11 @@ class Epoch:
     def publics(self) -> list[BundlePublic]:
         return [bundle.public for bundle in self.bundles.values()]
 
+    def view(self, s: str, announcement: Announcement) -> list[BundlePublic]:
+        """The public parts that a silo is sent: everyone's, or its neighbourhood's."""
+        near = {s, *self.federation.run.neighbours(s)}
+        return [bundle.public for sender, bundle in self.bundles.items() if sender in near]
+
     def announce(self, context: bytes | None = None) -> Announcement:
         a = coordinator.announce(
             self.federation.run, self.number, self.bundles, self.layout, self.context if context is None else context
@@ -124,7 +134,15 @@ class Epoch:
         f = self.federation
         head = (3, bytes(32))
         message = silo.mask_input(
-            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, self.inputs[s], head, signer=f.signers[s]
+            f.run,
+            f.keys[s],
+            self.secrets[s],
+            s,
+            announcement,
+            self.view(s, announcement),
+            self.inputs[s],
+            head,
+            signer=f.signers[s],
         )
         self.secrets[s] = silo.record_masked(self.secrets[s], announcement)
         message = MaskedInput.from_parts(message.header_bytes(), message.arrays)
@@ -134,7 +152,15 @@ class Epoch:
         f = self.federation
         ciphertexts = coordinator.ciphertexts_for(self.bundles, s)
         reply = silo.answer_unmask(
-            f.run, f.keys[s], self.secrets[s], s, announcement, self.publics, ciphertexts, request, signer=f.signers[s]
+            f.run,
+            f.keys[s],
+            self.secrets[s],
+            s,
+            announcement,
+            self.view(s, announcement),
+            ciphertexts,
+            request,
+            signer=f.signers[s],
         )
         self.secrets[s] = silo.record_answered(self.secrets[s], request)
         return coordinator.check_reply(f.run, announcement, request, UnmaskShares.from_bytes(reply.to_bytes()))

@@ -84,10 +84,17 @@ class Silo:
         return self.identity.sign(cbor([b"fcfl-secagg/1/sign-" + label.encode(), 1, SCOPE[1], *said]))
 
     def enrol(self) -> None:
-        salt, keys = self.draw(32), [self.identity.public_key().public_bytes_raw(), public(self.encryption)]
+        commitment = labelled("graph-nonce-commitment", [1, SCOPE[1], self.id, self.draw(32)])
+        salt = self.draw(32)
+        keys = [self.identity.public_key().public_bytes_raw(), public(self.encryption), commitment]
         details = labelled("enrolment-details", [1000, "fcfl", salt])
         signature = self.sign("enrolment", self.id, *keys, details)
-        common = {"silo_id": self.id, "identity_key": keys[0], "encryption_key": keys[1]}
+        common = {
+            "silo_id": self.id,
+            "identity_key": keys[0],
+            "encryption_key": keys[1],
+            "nonce_commitment": commitment,
+        }
         self.enrolment = message("enrolment", **common, records=1000, software="fcfl", salt=salt, signature=signature)
         self.entry = message("roster-entry", **common, details=details, signature=signature)
 

@@ -127,7 +127,7 @@ def test_a_signature_by_the_right_key_for_another_purpose_does_not_hold(now: Col
             now.check_reply(dataclasses.replace(now.replies[PEER], signature=signature))
         entries = [dataclasses.replace(entry, signature=signature) if e is entry else e for e in f.run.roster.entries]
         with pytest.raises(ProtocolError, match=f"{PEER}: the enrolment is not signed"):
-            signatures.check_roster(dataclasses.replace(f.run, roster=Roster(tuple(entries))))
+            signatures.check_roster(f.run_id, Roster(tuple(entries)))
         assert name
 
 
@@ -140,7 +140,8 @@ def test_an_enrolment_holds_for_its_run_and_every_field_of_it(now: Collected, ot
     assert signatures.check_enrolment(f.run_id, good) == good
     changes: dict[str, Any] = {
         "silo_id": "silo-77", "identity_key": MALLORY.public_key, "encryption_key": f.keys[OTHER].encryption_key,
-        "records": 101, "software": "fcfl 0.2", "salt": bytes(32), "signature": f.enrolments[OTHER].signature,
+        "records": 101, "software": "fcfl 0.2", "nonce_commitment": bytes(32), "salt": bytes(32),
+        "signature": f.enrolments[OTHER].signature,
     }  # fmt: skip
     assert set(changes) == set(Enrolment.CHECKS)
     for _, bad in forged(good, **changes):
@@ -154,25 +155,26 @@ def test_a_roster_with_a_key_the_coordinator_put_in_is_refused_by_the_silos_name
     now: Collected, other_run: Collected
 ) -> None:
     f = now.epoch.federation
-    signatures.check_roster(f.run)
+    signatures.check_roster(f.run_id, f.run.roster)
     theirs = other_run.epoch.federation.run.roster.entry(PEER)
-    own = signatures.enrol(f.run_id, "x", f.keys[PEER].encryption_key, 100, "x", MALLORY)
+    own = signatures.enrol(f.run_id, "x", f.keys[PEER].encryption_key, bytes(32), 100, "x", MALLORY)
     good = f.run.roster.entry(PEER)
     bad = [
         theirs,
         dataclasses.replace(good, encryption_key=theirs.encryption_key),
         dataclasses.replace(good, details=bytes(32)),
+        dataclasses.replace(good, nonce_commitment=bytes(32)),
         dataclasses.replace(RosterEntry.of(own), silo_id=PEER),
         dataclasses.replace(good, signature=UNSIGNED),
     ]
     for entry in bad:
         entries = tuple(entry if e.silo_id == PEER else e for e in f.run.roster.entries)
         with pytest.raises(ProtocolError, match=PEER):
-            signatures.check_roster(dataclasses.replace(f.run, roster=Roster(entries)))
+            signatures.check_roster(f.run_id, Roster(entries))
 
 
 def test_a_roster_does_not_tell_the_number_of_records(now: Collected) -> None:
-    one, two = (signatures.enrol(bytes(16), ME, MALLORY.public_key, 100, "x", MALLORY) for _ in range(2))
+    one, two = (signatures.enrol(bytes(16), ME, MALLORY.public_key, bytes(32), 100, "x", MALLORY) for _ in range(2))
     assert one.details() != two.details()
     assert one.salt != two.salt
     assert "records" not in RosterEntry.CHECKS

@@ -196,7 +196,7 @@ def test_unmasking_refuses_lists_that_break_the_rules(epoch: Epoch) -> None:
     good = request_for(epoch, announcement)
     changes: list[tuple[dict[str, Any], str]] = [
         ({"survivors": ("silo-01", "silo-02", "silo-03", "silo-04")}, "this silo"),
-        ({"survivors": ("silo-00", "silo-01", "silo-02")}, "3 survivors, 4 are needed"),
+        ({"survivors": ("silo-00", "silo-01", "silo-02")}, "3 silos, 4 are needed"),
         ({"survivors": (*good.survivors, "stranger")}, "stranger"),
         ({"announcement_hash": bytes(32)}, "announcement"),
         ({"epoch": 4}, "another run or epoch"),

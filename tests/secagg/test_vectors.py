@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from secagg import coordinator, ring, signatures, silo
+from secagg.graph import commit_nonce
 from secagg.messages import EpochOutcome, Roster, RosterEntry, Run
 from secagg.ring import Layout, Segment
 from tests.secagg.federation import seeded
@@ -27,7 +28,16 @@ def compute() -> dict[str, Any]:
     keys = {s: silo.new_run_keys(entropy[s]) for s in ids}
     signers = {s: TestSigner.of(f"fcfl-secagg/vectors/{i}/identity") for i, s in enumerate(ids)}
     enrolments = {
-        s: signatures.enrol(bytes(range(16)), s, keys[s].encryption_key, 1000, "fcfl", signers[s], entropy[s])
+        s: signatures.enrol(
+            bytes(range(16)),
+            s,
+            keys[s].encryption_key,
+            commit_nonce(bytes(range(16)), s, entropy[s](32)),
+            1000,
+            "fcfl",
+            signers[s],
+            entropy[s],
+        )
         for s in ids
     }
     roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in enrolments.values()))
