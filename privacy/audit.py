@@ -13,7 +13,6 @@ from privacy.pld import epsilon_of_releases
 from privacy.records import Record, Release, RunClosed, RunOpened, parse
 from privacy.signing import fingerprint
 
-_RELATIVE_PLD = 1e-4
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12  # another version of the accountant may differ in the last digits
 
 
@@ -106,12 +105,8 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
     if isinstance(record, RunOpened):
         if record.run in runs:
             raise PrivacyError(f"run {record.run!r} is opened twice")
-        budget = record.budget()
-        if isinstance(budget, CountFilter):
-            planned = budget.planned_epsilon(record.delta)
-            if planned > record.epsilon * (1 + _RELATIVE_PLD):
-                raise PrivacyError(f"epsilon is {record.epsilon!r}, recomputed {planned!r} for the planned releases")
-        runs[record.run] = _Run(record, budget)
+        record.check_plan()
+        runs[record.run] = _Run(record, record.budget())
         return
     run = runs.get(record.run)
     if run is None or run.closed:
