@@ -280,6 +280,18 @@ def test_a_contribution_that_fails_is_charged_and_not_tried_again(
             made.contribute(request, FIRST)
 
 
+def test_a_request_that_no_vector_can_be_masked_for_is_charged_once_computed(desk: MakeDesk) -> None:
+    """Else a coordinator could have the silo compute as often as it likes, and watch how long that takes."""
+    made = desk()
+    asked = made.ask(1)
+    whole = MaskRequest.from_bytes(asked.bodies[FIRST])
+    torn = dataclasses.replace(whole, publics=whole.publics[:-1])
+    for words in ("is missing", "free"):
+        with pytest.raises((Declined, SecAggError), match=words):
+            made.silo(FIRST).contribute(torn.to_bytes(), asked.arrays)
+        assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
+
+
 def test_secrets_of_earlier_epochs_are_erased_when_a_later_one_is_announced(desk: MakeDesk) -> None:
     made = desk()
     asked, _ = completed(made, 1)
