@@ -124,7 +124,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
     terms, noise = settings.terms, sigma(settings, state)
     point, control = broadcast(settings, state, records)
     typical = statistics.median(records.values())
-    term = settings.step_size * noise * terms.clip_norm / (terms.sampling_rate * typical)
+    term = settings.step_size * terms.mechanism(noise, terms.steps, 1).noise_stddev / (terms.sampling_rate * typical)
     return ReleasePlan(
         purpose="train",
         round=state.rounds + 1,
@@ -154,7 +154,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
 
 
 def plan_evaluation(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
-    """Plan an epoch that only sums the metrics of the served model ``w``; it spends nothing."""
+    """Plan an epoch that only sums the metrics of the served model ``w``; training is charged nothing."""
     served = state.server.weights.astype(np.float32)
     return replace(
         plan_training(settings, state, records),

@@ -57,6 +57,13 @@ def optimiser(state: RunState) -> list[bytes]:
 # --- the plan ---------------------------------------------------------------------------------------
 
 
+def test_the_drift_budget_counts_the_noise_that_the_gradient_variance_costs() -> None:
+    plain = make_settings()
+    joint = replace(plain, terms=replace(plain.terms, variance_scale=1.0))
+    budgets = [plan_of(each, make_state(each)).drift_budget for each in (plain, joint)]
+    assert budgets[1] == pytest.approx(2 * budgets[0])
+
+
 def test_a_plan_says_what_the_settings_say() -> None:
     made = make_settings(proximal=0.5, drift_penalty=0.25)
     state = make_state(made, rounds=4, divergence=3.0)
