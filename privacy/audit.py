@@ -56,7 +56,7 @@ class LedgerSummary:
         Head of the chain.
     epsilon, delta : float
         Sums over the runs: the guarantee for the data set's lifetime by basic composition (Dwork et al. 2006), if the
-        choice of later runs' budgets does not depend on outputs of earlier ones and all runs share one adjacency.
+        choice of later runs' budgets does not depend on outputs of earlier ones and `one_adjacency` holds.
     private : bool
         False if any run was seeded and has releases: then epsilon and delta promise nothing.
     unknown_kinds : tuple of str
@@ -82,6 +82,11 @@ class LedgerSummary:
     signer: str
     signer_given: bool = False
     anchored: bool = False
+
+    @property
+    def one_adjacency(self) -> bool:
+        """Whether all runs with releases have the same adjacency; else epsilon and delta are sums of unlike things."""
+        return len({run.opened.adjacency for run in self.runs if run.releases}) <= 1
 
 
 @dataclass(slots=True)

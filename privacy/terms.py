@@ -153,10 +153,10 @@ class RunTerms(Wire):
             metric_bound=0 <= self.metric_bound < math.inf and (self.metric_bound > 0) == (self.evaluation is not None),
             config_hash=len(self.config_hash) == 32,
         )
-        if self.unit == "silo" and (self.variance_scale or self.backtracks or self.scaling_noise):
+        if self.unit == "silo" and (self.variance_scale or self.backtracks or self.scaling_noise or self.evaluation):
             raise PrivacyError(
                 f"{self.label}: with the silo as unit only its update leaves; variance_scale, backtracks, "
-                "scaling_noise: expected 0"
+                "scaling_noise: expected 0, and evaluation, whose noise protects one record only: expected None"
             )
         _ = self.openings("checked")
 

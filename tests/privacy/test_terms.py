@@ -79,6 +79,7 @@ def test_an_encoding_that_is_not_canonical_is_refused() -> None:
         ({"adjacency": "whatever"}, "adjacency"),
         ({"adjacency": SILO_ZERO_ADJACENCY, "variance_scale": 0.5}, "variance_scale"),
         ({"adjacency": SILO_ZERO_ADJACENCY, "backtracks": 1, "loss_bound": 1.0}, "backtracks"),
+        (NOISED | {"adjacency": SILO_ZERO_ADJACENCY}, "evaluation"),
     ],
 )
 def test_terms_that_contradict_each_other_are_refused_by_name(change: dict[str, Any], says: str) -> None:
