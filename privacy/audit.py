@@ -128,6 +128,8 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
 
 
 def _replay_release(run: _Run, record: Release) -> None:
+    if run.opened.unit == "silo" and (record.sampling_rate, record.steps) != (1.0, 1):
+        raise PrivacyError("sampling_rate or steps is not 1, but sampling records does not amplify for a silo")
     cost = rdp_at(record.sampling_rate, record.noise_multiplier, record.steps, run.opened.order, by_library=True)
     if not abs(cost - record.rdp) <= _RELATIVE * max(cost, record.rdp) + _ABSOLUTE * record.steps:
         raise PrivacyError(f"rdp is {record.rdp!r}, recomputed {cost!r} at order {run.opened.order:g}")

@@ -103,6 +103,8 @@ class RunOpened(_Body):
             raise PrivacyError(
                 f"adjacency = {self.adjacency!r}: expected one of privacy.records that fits unit = {self.unit}"
             )
+        if self.unit == "silo" and self.accountant == "pld" and (self.sampling_rate, self.steps) != (1.0, 1):
+            raise PrivacyError("sampling_rate, steps: expected 1, since sampling records does not amplify for a silo")
         allowed = order_budget(self.order, self.epsilon, self.delta, self.conversion)
         if real("rdp_budget", self.rdp_budget, 0.0) > allowed * (1 + 1e-12):
             raise PrivacyError(

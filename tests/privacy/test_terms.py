@@ -55,6 +55,12 @@ def test_a_field_of_a_nested_budget_is_refused_by_name(field: str) -> None:
         RunTerms.from_bytes(cbor2.dumps(values | {"evaluation": short}, canonical=True))
 
 
+def test_a_whole_number_beyond_every_float_is_refused_by_name() -> None:
+    values = cbor2.loads(terms_of().to_bytes())
+    with pytest.raises(PrivacyError, match=r"run terms\.epsilon"):
+        RunTerms.from_bytes(cbor2.dumps(values | {"epsilon": 10**400}, canonical=True))
+
+
 def test_an_encoding_that_is_not_canonical_is_refused() -> None:
     data = terms_of().to_bytes()
     values = cbor2.loads(data)
