@@ -1,6 +1,7 @@
 """Flower ClientApp of a silo: routes messages to `client_app.silo.Silo` and lets nothing else out.
 
-A refusal is one of two codes. Exception texts, which Flower would send to the server, stay in the silo's log.
+A refusal is one of the codes of `client_app.errors`. Exception texts, which Flower would send to the server, stay in
+the silo's log.
 """
 
 import logging

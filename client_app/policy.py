@@ -19,6 +19,7 @@ from secagg.graph import RegularGraph
 from secagg.graph_parameters import SECURITY_BITS
 
 SWITCHES = ("allow_seeded", "allow_metrics", "allow_silo_unit", "allow_unpinned", "allow_semi_honest_graph")
+SHARES = ("delta", "max_sampling_rate", "min_probability", "min_corruption")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def load_settings(path: Path) -> SiloSettings:
     ------
     SiloError
         Naming the file and the key, for a missing file, bad TOML, an unknown or missing key,
-        a wrong type, or a number that is not finite and positive.
+        a wrong type, a number that is not finite and positive, or a probability above 1.
     """
     try:
         content = path.read_bytes()
@@ -105,7 +106,7 @@ def parse_settings(path: Path, content: bytes) -> SiloSettings:
     """Check the content of a ``silo.toml``; ``path`` is where it lies or will lie."""
     try:
         tables = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # among them numbers and nesting beyond what Python reads
         raise SiloError(f"{path}: not valid TOML: {error}") from None
     silo, policy = tables.get("silo"), tables.get("policy")
     if set(tables) != {"silo", "policy"} or not (isinstance(silo, dict) and isinstance(policy, dict)):
@@ -145,7 +146,7 @@ def _policy(path: Path, table: dict[str, Any]) -> Policy:
         elif known[key].type is int:
             fine = type(value) is int and value > 0
         else:
-            fine = type(value) in (int, float) and 0 < value < math.inf
+            fine = type(value) in (int, float) and 0 < value < math.inf and not (key in SHARES and value > 1)
         if not fine:
             raise SiloError(f"{path}: policy.{key} = {value!r}; expected a {_expected(key, known)}")
         values[key] = value
@@ -153,7 +154,8 @@ def _policy(path: Path, table: dict[str, Any]) -> Policy:
 
 
 def _expected(key: str, known: dict[str, Any]) -> str:
-    kinds = dict.fromkeys(SWITCHES, "true or false") | {"hidden": "list of positive whole numbers"}
+    kinds = dict.fromkeys(SWITCHES, "true or false") | dict.fromkeys(SHARES, "number above 0 and at most 1")
+    kinds["hidden"] = "list of positive whole numbers"
     return kinds.get(key, "positive whole number" if known[key].type is int else "finite positive number")
 
 

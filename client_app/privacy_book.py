@@ -64,11 +64,14 @@ class PrivacyBook:
         ------
         Declined
             If the ledger holds the run under other terms: its filters would not be the ones agreed to now.
+        privacy.errors.PrivacyError
+            If the contributions that a counted budget plans cost more than its epsilon; then nothing is entered.
         """
         known = {record.run: record for record in self._records if isinstance(record, RunOpened)}
         for opened in terms.openings(software):
             found = known.get(opened.run)
             if found is None:
+                opened.check_plan()
                 self._append(opened)
             elif replace(found, software=software) != opened:
                 raise Declined("the ledger holds this run under other terms")

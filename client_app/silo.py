@@ -198,6 +198,7 @@ class Silo:
             may_train, may_measure = book.admits(question.training), book.admits(question.others)
             training = question.training if may_train else ()
             measured = question.others if may_measure else ()
+            keys, secrets = protocol.RunKeys.from_bytes(folder.need("keys")), self._secrets(folder, epoch)
             try:
                 vector = contribution(
                     self.sample,
@@ -207,24 +208,25 @@ class Silo:
                     may_train=may_train,
                     may_measure=may_measure,
                 )
+                bundle = self._bundle(run, folder, epoch + 1)
+                released = training + measured if vector.released else measured
+                lines = book.lines(terms, epoch, question.charges, released)
+                masked = protocol.mask_input(
+                    run,
+                    keys,
+                    secrets,
+                    self.name,
+                    announcement,
+                    asked.publics,
+                    vector.encoded,
+                    ledger_head=book.head_after(lines),
+                    signer=self.home.identity,
+                )
             except Exception:
-                # That it failed may depend on what it computed, and the refusal shows it.
+                # That it failed may depend on what it computed, and the refusal shows it. What the coordinator can make
+                # fail afterwards is charged as well: else it could watch as often as it likes how long computing takes.
                 book.enter(book.lines(terms, epoch, question.charges, training + measured))
                 raise
-            bundle = self._bundle(run, folder, epoch + 1)
-            released = training + measured if vector.released else measured
-            lines = book.lines(terms, epoch, question.charges, released)
-            masked = protocol.mask_input(
-                run,
-                protocol.RunKeys.from_bytes(folder.need("keys")),
-                self._secrets(folder, epoch),
-                self.name,
-                announcement,
-                asked.publics,
-                vector.encoded,
-                ledger_head=book.head_after(lines),
-                signer=self.home.identity,
-            )
             header = MaskedHeader.from_bytes(masked.header_bytes())
             reply = Reply(MaskReply(header, bundle).to_bytes(), masked.arrays, body, vector.pending, lines)
             folder.answer("contribute", epoch, body, reply)

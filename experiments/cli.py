@@ -215,12 +215,15 @@ def ledger_verify(
     from privacy.signing import read_public_key
 
     found = verify(file, anchor, None if key is None else read_public_key(key))
-    table = Table("run", "releases", "epsilon", "of", "delta", "order", "status", title=str(file))
+    table = Table("run", "unit", "releases", "epsilon", "of", "delta", "order", "status", title=str(file))
     for run in found.runs:
         opened = run.opened
-        row = (opened.run[:16], run.releases, f"{run.epsilon:.6f}", f"{opened.epsilon:g}", f"{opened.delta:g}")
-        table.add_row(*map(str, row), f"{opened.order:g}", opened.status)
+        name, dot, budget = opened.run.partition(".")
+        row = (f"{name[:12]}{dot}{budget}", opened.unit, run.releases, f"{run.epsilon:.6f}", f"{opened.epsilon:g}")
+        table.add_row(*map(str, row), f"{opened.delta:g}", f"{opened.order:g}", opened.status)
     console.print(table)
+    if not found.one_adjacency:
+        console.print("the runs have different units or neighbours: their epsilons do not add up", highlight=False)
     if found.notice:
         console.print(found.notice, highlight=False, soft_wrap=True)
     if found.unknown_kinds:

@@ -93,7 +93,10 @@ def load(data: bytes) -> RunState:
         raise RunError("journal/checkpoint: damaged; restore it from a copy") from None
     if schema != SCHEMA:
         raise RunError(f"journal/checkpoint: schema {schema}, this software reads {SCHEMA}; resume with the old one")
-    return _state(arrays, scalars)
+    try:
+        return _state(arrays, scalars)
+    except (KeyError, TypeError, ValueError):
+        raise RunError("journal/checkpoint: not as this software writes it; restore it from a copy") from None
 
 
 def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> RunState:

@@ -18,7 +18,7 @@ def split_metrics(sums: Sums, split: str) -> Metrics | None:
         return None
     total = {name.removeprefix(prefix): float(value[0]) for name, value in sums.items() if name.startswith(prefix)}
     count = round(total["count"])
-    if count == 0:
+    if count <= 0:  # below 0 only if a silo does not follow the protocol
         return None
     known = round(total["count_optimal"]) == count
     # Noised sums may leave the range of what they estimate.

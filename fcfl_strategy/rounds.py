@@ -124,7 +124,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
     terms, noise = settings.terms, sigma(settings, state)
     point, control = broadcast(settings, state, records)
     typical = statistics.median(records.values())
-    term = settings.step_size * noise * terms.clip_norm / (terms.sampling_rate * typical)
+    term = settings.step_size * terms.mechanism(noise, terms.steps, 1).noise_stddev / (terms.sampling_rate * typical)
     return ReleasePlan(
         purpose="train",
         round=state.rounds + 1,
@@ -154,7 +154,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
 
 
 def plan_evaluation(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
-    """Plan an epoch that only sums the metrics of the served model ``w``; it spends nothing."""
+    """Plan an epoch that only sums the metrics of the served model ``w``; training is charged nothing."""
     served = state.server.weights.astype(np.float32)
     return replace(
         plan_training(settings, state, records),
@@ -180,13 +180,21 @@ def scale_array(scale: FeatureScale) -> NDArray[np.float32]:
 
 
 def absorb_moments(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -> RunState:
-    """Fix the scale of the features for the rest of the run; where no silo had budget left it is the public one."""
+    """Fix the scale of the features for the rest of the run; where no silo had budget left it is the public one.
+
+    Raises
+    ------
+    SumError
+        If the sums contradict each other.
+    """
     terms, contributors = settings.terms, round(float(sums["contributors"][0]))
+    if contributors < 0 or round(float(sums["records"][0])) < contributors:
+        raise SumError("contributors and their records do not fit together; a silo does not follow the protocol")
     if contributors == 0:
         return replace(state, scale=FeatureScale.public(terms.features, FEATURE_BOUND))
     (charge,) = plan.charges(terms, 1)
     noise = sums_stddev(charge.mechanism, terms.features, plan.max_records) * math.sqrt(contributors)
-    found = feature_scale(sums["moments"], max(round(float(sums["records"][0])), 1), noise, FEATURE_BOUND)
+    found = feature_scale(sums["moments"], round(float(sums["records"][0])), noise, FEATURE_BOUND)
     # What is kept is what is sent, so that a resumed run goes on with the very numbers.
     kept = scale_array(found).astype(float).tolist()
     mean, scale = tuple(kept[: terms.features]), tuple(kept[terms.features :])

@@ -13,7 +13,6 @@ from privacy.pld import epsilon_of_releases
 from privacy.records import Record, Release, RunClosed, RunOpened, parse
 from privacy.signing import fingerprint
 
-_RELATIVE_PLD = 1e-4
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12  # another version of the accountant may differ in the last digits
 
 
@@ -57,7 +56,7 @@ class LedgerSummary:
         Head of the chain.
     epsilon, delta : float
         Sums over the runs: the guarantee for the data set's lifetime by basic composition (Dwork et al. 2006), if the
-        choice of later runs' budgets does not depend on outputs of earlier ones and all runs share one adjacency.
+        choice of later runs' budgets does not depend on outputs of earlier ones and `one_adjacency` holds.
     private : bool
         False if any run was seeded and has releases: then epsilon and delta promise nothing.
     unknown_kinds : tuple of str
@@ -84,6 +83,11 @@ class LedgerSummary:
     signer_given: bool = False
     anchored: bool = False
 
+    @property
+    def one_adjacency(self) -> bool:
+        """Whether all runs with releases have the same adjacency; else epsilon and delta are sums of unlike things."""
+        return len({run.opened.adjacency for run in self.runs if run.releases}) <= 1
+
 
 @dataclass(slots=True)
 class _Run:
@@ -106,12 +110,8 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
     if isinstance(record, RunOpened):
         if record.run in runs:
             raise PrivacyError(f"run {record.run!r} is opened twice")
-        budget = record.budget()
-        if isinstance(budget, CountFilter):
-            planned = budget.planned_epsilon(record.delta)
-            if planned > record.epsilon * (1 + _RELATIVE_PLD):
-                raise PrivacyError(f"epsilon is {record.epsilon!r}, recomputed {planned!r} for the planned releases")
-        runs[record.run] = _Run(record, budget)
+        record.check_plan()
+        runs[record.run] = _Run(record, record.budget())
         return
     run = runs.get(record.run)
     if run is None or run.closed:
@@ -128,6 +128,8 @@ def _replay(runs: dict[str, _Run], record: Record) -> None:
 
 
 def _replay_release(run: _Run, record: Release) -> None:
+    if run.opened.unit == "silo" and (record.sampling_rate, record.steps) != (1.0, 1):
+        raise PrivacyError("sampling_rate or steps is not 1, but sampling records does not amplify for a silo")
     cost = rdp_at(record.sampling_rate, record.noise_multiplier, record.steps, run.opened.order, by_library=True)
     if not abs(cost - record.rdp) <= _RELATIVE * max(cost, record.rdp) + _ABSOLUTE * record.steps:
         raise PrivacyError(f"rdp is {record.rdp!r}, recomputed {cost!r} at order {run.opened.order:g}")

@@ -7,6 +7,8 @@ from privacy.checks import real, whole
 from privacy.errors import BudgetExceeded, PrivacyError
 from privacy.filter import Priced, RenyiFilter, add_up
 
+_RELATIVE = 1e-4
+
 
 @dataclass(frozen=True, slots=True)
 class CountFilter:
@@ -115,6 +117,33 @@ class CountFilter:
             Width of the grid of the privacy loss.
         """
         return self._epsilon(self.contributions, delta, discretization)
+
+    def check(self, epsilon: float, delta: float) -> None:
+        """Refuse a plan whose contributions together cost more than is said.
+
+        Guarantee: if this returns, `planned_epsilon` is at most `epsilon`, but for 1e-4 of it, which another version of
+        the accountant may differ by; adjacency and assumptions: those of the class. Whoever did not make the plan calls
+        it before the first contribution. A few contributions are priced first, so that an absurd plan is refused before
+        its loss distribution fills the memory.
+
+        Parameters
+        ----------
+        epsilon, delta : float
+            What the plan is said to cost.
+
+        Raises
+        ------
+        PrivacyError
+            If it costs more.
+        """
+        made = 1
+        while (found := self._epsilon(made, delta, 1e-3)) <= epsilon * (1 + _RELATIVE):
+            if made == self.contributions:
+                return
+            made = min(8 * made, self.contributions)
+        raise PrivacyError(
+            f"epsilon is {epsilon!r}, recomputed {found!r} for {made} of {self.contributions} planned contributions"
+        )
 
     def epsilon(self, delta: float, *_: Any) -> float:
         """Epsilon of as many planned contributions as are used so far.

@@ -1,6 +1,6 @@
 """Epsilon through the privacy loss distribution: tighter than Renyi, but only for runs that did not adapt."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ def epsilon_group(
     delta: float,
     group: int,
     discretization: float | None = None,
+    unsampled: Sequence[float] = (),
 ) -> float:
     """Epsilon for `group` records that change together, such as all windows that contain one price (E23).
 
@@ -97,6 +98,9 @@ def epsilon_group(
         Width of the grid of the privacy loss. By default as fine as a second of work allows: a first, coarse pass
         says how large epsilon is, and the second uses 1/5000 of it, at least 1e-3. Every width gives an upper bound,
         so the smaller of the two is one.
+    unsampled : sequence of float
+        Noise multipliers of further releases over all records, without sampling: there the group moves the sum by at
+        most `group` times C, so each is a Gaussian mechanism with a `group`-th of the noise.
 
     Returns
     -------
@@ -114,10 +118,12 @@ def epsilon_group(
     mixture = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
         noise_multiplier, moved[kept].astype(float).tolist(), (chance[kept] / chance[kept].sum()).tolist()
     )
-    event = dp_accounting.SelfComposedDpEvent(mixture, steps)
+    further = [dp_accounting.GaussianDpEvent(noise / group) for noise in unsampled]
+    event = dp_accounting.ComposedDpEvent([dp_accounting.SelfComposedDpEvent(mixture, steps), *further])
     if discretization is not None:
         return _pld(event, delta, discretization)
-    largest = steps * (group / noise_multiplier) ** 2 / 2  # about the loss without sampling
+    # About the loss without sampling.
+    largest = (steps / noise_multiplier**2 + sum(1 / noise**2 for noise in unsampled)) * group**2 / 2
     rough = _pld(event, delta, max(1.0, largest / _ROUGH_POINTS))
     return min(rough, _pld(event, delta, max(_FINEST, rough / _POINTS)))
 

@@ -61,8 +61,8 @@ class RunOpened(_Body):
     (epsilon, delta)-DP for `adjacency` (default: one record replaced by the null record), unless `status` reads "not
     private: seeded". Feldman and Zrnic 2021. `rdp_budget` must convert to at most `epsilon`. With `accountant` "pld"
     instead: at most `contributions` releases, each no dearer than `sampling_rate`, `noise_multiplier` and `steps`
-    say, are together (epsilon, delta)-DP (`CountFilter`; `verify` recomputes it); then `rdp_budget` is 0, so that no
-    Renyi filter admits anything.
+    say, are together (epsilon, delta)-DP (`CountFilter`) if `check_plan` passes, as it must before the run is opened;
+    then `rdp_budget` is 0, so that no Renyi filter admits anything.
     """
 
     KIND: ClassVar[str] = "run_opened"
@@ -103,6 +103,8 @@ class RunOpened(_Body):
             raise PrivacyError(
                 f"adjacency = {self.adjacency!r}: expected one of privacy.records that fits unit = {self.unit}"
             )
+        if self.unit == "silo" and self.accountant == "pld" and (self.sampling_rate, self.steps) != (1.0, 1):
+            raise PrivacyError("sampling_rate, steps: expected 1, since sampling records does not amplify for a silo")
         allowed = order_budget(self.order, self.epsilon, self.delta, self.conversion)
         if real("rdp_budget", self.rdp_budget, 0.0) > allowed * (1 + 1e-12):
             raise PrivacyError(
@@ -137,6 +139,20 @@ class RunOpened(_Body):
             noise_multiplier=plan.noise_multiplier,
             steps=plan.steps,
         )
+
+    def check_plan(self) -> None:
+        """Refuse a counted budget whose planned contributions cost more than `epsilon`.
+
+        Guarantee, adjacency and assumptions: see `CountFilter.check`. Of a Renyi budget the same is checked whenever an
+        entry is made; this loads the accountant and takes seconds.
+
+        Raises
+        ------
+        PrivacyError
+            If they cost more.
+        """
+        if isinstance(budget := self.budget(), CountFilter):
+            budget.check(self.epsilon, self.delta)
 
     @property
     def seeded(self) -> bool:

@@ -9,7 +9,16 @@ from privacy.conversion import Conversion
 from privacy.count_filter import Budget
 from privacy.errors import PrivacyError
 from privacy.plan import MechanismPlan
-from privacy.records import PRIVATE, RECORD_ADJACENCY, SEEDED, SILO_REPLACE_ADJACENCY, Accountant, RunOpened, Unit
+from privacy.records import (
+    PRIVATE,
+    RECORD_ADJACENCY,
+    SEEDED,
+    SILO_REPLACE_ADJACENCY,
+    SILO_ZERO_ADJACENCY,
+    Accountant,
+    RunOpened,
+    Unit,
+)
 from privacy.wire import Wire, require
 
 
@@ -133,6 +142,7 @@ class RunTerms(Wire):
             run_id=len(self.run_id) == 16,
             epsilon=0 < self.epsilon < math.inf,
             delta=0 < self.delta < 1,
+            adjacency=self.adjacency in (RECORD_ADJACENCY, SILO_ZERO_ADJACENCY, SILO_REPLACE_ADJACENCY),
             order=1 < self.order <= 10_000,
             rdp_budget=0 <= self.rdp_budget < math.inf and (self.rdp_budget == 0) == counted,
             contributions=0 <= self.contributions <= 100_000 and (self.contributions > 0) == counted,
@@ -153,10 +163,10 @@ class RunTerms(Wire):
             metric_bound=0 <= self.metric_bound < math.inf and (self.metric_bound > 0) == (self.evaluation is not None),
             config_hash=len(self.config_hash) == 32,
         )
-        if self.unit == "silo" and (self.variance_scale or self.backtracks or self.scaling_noise):
+        if self.unit == "silo" and (self.variance_scale or self.backtracks or self.scaling_noise or self.evaluation):
             raise PrivacyError(
                 f"{self.label}: with the silo as unit only its update leaves; variance_scale, backtracks, "
-                "scaling_noise: expected 0"
+                "scaling_noise: expected 0, and evaluation, whose noise protects one record only: expected None"
             )
         _ = self.openings("checked")
 

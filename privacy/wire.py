@@ -1,7 +1,7 @@
 """Canonical encoding of what both sides must read alike: flat or nested frozen dataclasses, strictly decoded."""
 
 import dataclasses
-import math
+import sys
 import types
 import typing
 from typing import Any, ClassVar, Self
@@ -75,7 +75,8 @@ def _checked(label: str, name: str, kind: Any, value: Any) -> Any:
         if isinstance(value, list):
             return tuple(_checked(label, name, inner, item) for item in value)
     elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        # Compared, not converted: a whole number may be beyond every float.
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif type(value) is kind:
         return value

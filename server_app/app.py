@@ -101,13 +101,16 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
 
 def _group(run: Opened) -> Mapping[str, float] | None:
     """Epsilon of all samples that one price enters, for a silo that contributed in every epoch (errata E23)."""
-    terms = run.settings.terms
-    epochs = sum(row["purpose"] == "train" for row in run.folder.history())
+    terms, purposes = run.settings.terms, [row["purpose"] for row in run.folder.history()]
+    epochs, scalings = purposes.count("train"), purposes.count("scale")
     if terms.unit != "record" or epochs == 0:
         return None
     # Constant noise, or the least that the terms allow: with a loss distribution the noise may not depend on outputs.
     steps = epochs * (terms.steps + terms.backtracks)
-    epsilon = epsilon_group(terms.sampling_rate, terms.sigma_min, steps, terms.delta, SAMPLES_PER_BAR)
+    moments = [terms.scaling_noise] * scalings
+    epsilon = epsilon_group(
+        terms.sampling_rate, terms.sigma_min, steps, terms.delta, SAMPLES_PER_BAR, unsampled=moments
+    )
     return {"records": SAMPLES_PER_BAR, "epsilon": epsilon}
 
 

@@ -202,6 +202,8 @@ class RunConfig:
         for name in (*off, "dp.variance-scale", "dp.scaling-share", "local.backtracks"):
             if self.real(name) > 0:
                 raise ConfigError(f"{name}: must be 0 with dp.unit silo, where only the update may leave a silo")
+        if self.real("eval.epsilon") > 0:
+            raise ConfigError("eval.epsilon: must be 0 with dp.unit silo; its noise protects one record, not a silo")
         if self.text("dp.schedule") != "constant":
             raise ConfigError("dp.schedule: must be constant with dp.unit silo, where the divergence is not known")
 

@@ -322,8 +322,8 @@ def _open(run: Run) -> list[_Open]:
     summary = run.summary
     if summary.validation_protected:
         validation = _Open(
-            "The validation metrics are noised sums, paid for in each silo’s ledger; nothing of the kind is recorded "
-            "for the test metrics."
+            "Validation and test records. Their metrics are noised sums, paid for in each silo’s ledger from a budget "
+            "of their own, beside the epsilon of training."
         )
     else:
         validation = _Open(

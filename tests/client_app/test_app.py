@@ -1,4 +1,4 @@
-"""What a silo's ClientApp lets out: a reply, or one of two codes. Never a text, never a Flower error."""
+"""What a silo's ClientApp lets out: a reply, or a code. Never a text, never a Flower error."""
 
 import dataclasses
 import io

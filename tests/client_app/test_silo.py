@@ -20,7 +20,7 @@ from client_app.contribution import Sample
 from client_app.errors import ControlLost, Declined, SiloError
 from client_app.home import Reply, SiloHome
 from fcfl_strategy import rounds
-from privacy.errors import BudgetExceeded, IdentityError, LedgerError
+from privacy.errors import BudgetExceeded, IdentityError, LedgerError, PrivacyError
 from privacy.ledger import Ledger, verify
 from privacy.records import Release, RunClosed, RunOpened
 from privacy.signing import SigningKey
@@ -132,6 +132,23 @@ def test_other_terms_under_a_used_run_id_are_declined(desk: MakeDesk) -> None:
     with pytest.raises(Declined, match="another request"):
         made.silo(FIRST).enrol(other.to_bytes())
     assert len(records_of(made.small.homes[FIRST])) == 1
+
+
+def test_a_counted_budget_that_costs_more_than_it_says_is_not_opened(desk: MakeDesk, tmp_path: Path) -> None:
+    """The coordinator plans it, so the silo prices the planned contributions itself."""
+    made = desk(small=Small.make(tmp_path / "wide", 3, epsilon=2.0, delta=1e-4))
+    terms = dataclasses.replace(
+        made.settings.terms,
+        run_id=bytes(16),
+        epsilon=0.5,
+        accountant="pld",
+        rdp_budget=0.0,
+        contributions=100_000,
+    )
+    with pytest.raises(PrivacyError, match=r"epsilon is 0\.5, recomputed .* of 100000 planned contributions"):
+        made.silo(FIRST).enrol(terms.to_bytes())
+    assert terms.run not in {record.run for record in records_of(made.small.homes[FIRST])}
+    assert not made.small.homes[FIRST].run(terms.run_id).path.exists()
 
 
 def test_a_second_announcement_of_an_epoch_is_declined_and_spends_nothing(desk: MakeDesk) -> None:
@@ -262,6 +279,18 @@ def test_a_contribution_that_fails_is_charged_and_not_tried_again(
     for request in (asked, other):
         with pytest.raises(Declined, match="free"):
             made.contribute(request, FIRST)
+
+
+def test_a_request_that_no_vector_can_be_masked_for_is_charged_once_computed(desk: MakeDesk) -> None:
+    """Else a coordinator could have the silo compute as often as it likes, and watch how long that takes."""
+    made = desk()
+    asked = made.ask(1)
+    whole = MaskRequest.from_bytes(asked.bodies[FIRST])
+    torn = dataclasses.replace(whole, publics=whole.publics[:-1])
+    for words in ("is missing", "free"):
+        with pytest.raises((Declined, SecAggError), match=words):
+            made.silo(FIRST).contribute(torn.to_bytes(), asked.arrays)
+        assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
 
 
 def test_secrets_of_earlier_epochs_are_erased_when_a_later_one_is_announced(desk: MakeDesk) -> None:

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from experiments import cli
-from privacy.signing import fingerprint, read_public_key
+from privacy.ledger import Ledger
+from privacy.plan import MechanismPlan
+from privacy.records import SILO_ZERO_ADJACENCY, Release, RunOpened
+from privacy.signing import SigningKey, fingerprint, read_public_key
 from server_app.config import KEYS
 from tests.experiments.tiny import SETTINGS, fcfl, released, silos, write_samples
 
@@ -302,6 +306,27 @@ def test_ledgers_of_a_run_verify(run: Run, finished: Path, capsys: pytest.Captur
     assert "head " in shown
     assert shown.count("as the file claims, checked against no key") == len(silos(finished)) + 1
     assert "no anchor given" not in shown
+
+
+def test_a_ledger_of_unlike_budgets_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run's two budgets are told apart, and what protects silos is not added to what protects records."""
+    monkeypatch.setattr("experiments.cli.console", Console(width=200))
+    names = ("0123456789abcdef" * 2, "0123456789abcdef" * 2 + ".evaluation")
+    other = RunOpened("ff" * 16, 1.0, 1e-5, 17.0, 0.5, "1", unit="silo", adjacency=SILO_ZERO_ADJACENCY)
+    opened = [*(RunOpened(name, 1.0, 1e-5, 17.0, 0.5, "1") for name in names), other]
+    with Ledger.create(tmp_path / "l", tmp_path / "a", signer=SigningKey.generate()) as ledger:
+        for number, each in enumerate(opened, start=1):
+            ledger.append(each.KIND, each.body())
+            release, _ = Release.charge(each.run, 1, MechanismPlan(1.0, 1.0, 9.0, 1, 1), each.budget())
+            ledger.append(release.KIND, release.body())
+            assert run("ledger", "verify", tmp_path / "l") == 0
+            shown = capsys.readouterr().out
+            assert ("do not add up" in shown) == (number == 3)
+    assert shown.count("0123456789ab.evaluation") == 1
+    assert shown.count(" record ") == 2
+    assert shown.count(" silo ") == 1
 
 
 def test_a_ledger_is_checked_against_the_silos_key(

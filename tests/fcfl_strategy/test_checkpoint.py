@@ -136,3 +136,13 @@ def test_a_checkpoint_with_other_bytes_is_refused() -> None:
     data[position] ^= 1
     with pytest.raises(RunError, match=r"damaged"):
         checkpoint.load(bytes(data))
+
+
+@pytest.mark.parametrize("missing", ["scale", "spent", "outcomes"])
+def test_a_checkpoint_without_a_value_is_refused_in_one_line(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps = checkpoint.json.dumps
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.json, "dumps", lambda values: dumps({k: v for k, v in values.items() if k != missing}))
+        data = checkpoint.dump(make_state(make_settings()))
+    with pytest.raises(RunError, match="not as this software writes it"):
+        checkpoint.load(data)

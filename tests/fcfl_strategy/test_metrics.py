@@ -55,3 +55,8 @@ def test_a_count_with_the_error_of_its_ring_is_rounded() -> None:
     found = split_metrics(sums(count=4.0 + 1e-9), "test")
     assert found is not None
     assert found["count"] == 4
+
+
+def test_a_count_below_zero_gives_no_metrics() -> None:
+    """One silo that does not follow the protocol can make it."""
+    assert split_metrics({"test.count": np.array([-3.0])}, "test") is None

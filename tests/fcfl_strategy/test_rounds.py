@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fcfl_strategy import rounds, server_update
 from fcfl_strategy.divergence import MomentSums, divergence, update_noise_variance
+from fcfl_strategy.errors import SumError
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
@@ -55,6 +56,26 @@ def optimiser(state: RunState) -> list[bytes]:
 
 
 # --- the plan ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("contributors", "records"), [(-1.0, 10.0), (2.0, 0.0), (2.0, -5.0)])
+def test_moments_no_honest_silos_can_make_are_refused(contributors: float, records: float) -> None:
+    made = make_settings(terms=make_terms(scaling_noise=5.0))
+    state = make_state(made)
+    sums = {
+        "moments": np.zeros(2 * made.terms.features),
+        "records": np.array([records]),
+        "contributors": np.array([contributors]),
+    }
+    with pytest.raises(SumError, match="do not fit together"):
+        rounds.absorb_moments(made, state, rounds.plan_scaling(made, state, RECORDS), sums)
+
+
+def test_the_drift_budget_counts_the_noise_that_the_gradient_variance_costs() -> None:
+    plain = make_settings()
+    joint = replace(plain, terms=replace(plain.terms, variance_scale=1.0))
+    budgets = [plan_of(each, make_state(each)).drift_budget for each in (plain, joint)]
+    assert budgets[1] == pytest.approx(2 * budgets[0])
 
 
 def test_a_plan_says_what_the_settings_say() -> None:

@@ -187,6 +187,17 @@ def test_prices_that_enter_many_samples_are_not_protected() -> None:
     assert 2118.55 <= year == pytest.approx(2118.55, rel=1e-3)
 
 
+def test_a_release_over_all_records_adds_to_the_group_figure() -> None:
+    """The moments of the features: the whole group is in them, so they may cost more than all sampled steps."""
+    alone = epsilon_group(1.0, 8.0, 1, DELTA, 4)
+    assert alone == pytest.approx(epsilon_pld(1.0, 2.0, 1, DELTA), rel=1e-3)
+    assert epsilon_group(1.0, 8.0, 1, DELTA, 4, unsampled=[8.0]) == pytest.approx(
+        epsilon_pld(1.0, 2.0, 2, DELTA), rel=1e-3
+    )
+    without = epsilon_group(0.1, 4.0, 2, DELTA, 20)
+    assert epsilon_group(0.1, 4.0, 2, DELTA, 20, unsampled=[4.0]) > 2 * without
+
+
 def test_every_grid_bounds_the_group_figure_from_above() -> None:
     finest = epsilon_group(0.1, 3.77, 75, DELTA, 5, 4e-3)
     widths = [epsilon_group(0.1, 3.77, 75, DELTA, 5, width) for width in (1.0, 0.1, 0.01)]

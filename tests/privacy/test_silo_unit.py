@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.accounting import ORDERS, epsilon_pld, epsilon_rdp
-from privacy.errors import PrivacyError
+from privacy.errors import LedgerError, PrivacyError
 from privacy.grid import Grid
 from privacy.ledger import Ledger, verify
+from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY, Release, RunOpened
 from privacy.silo_unit import PURPOSE, SiloPlan, clip_update, release_update
@@ -129,6 +130,21 @@ def test_the_ledger_says_which_silo_is_the_neighbour(tmp_path: Path, neighbour: 
     assert run.rdp_spent == pytest.approx(3 * 17.0 / (2 * plan.mechanism.noise_multiplier**2))
     with pytest.raises(PrivacyError, match="adjacency"):
         RunOpened("run-1", 1.0, DELTA, 17.0, 0.3, "fcfl", unit="silo", adjacency=RECORD_ADJACENCY)
+
+
+@pytest.mark.parametrize("plan", [MechanismPlan(0.1, 1.0, 5.0, 1, 100), MechanismPlan(1.0, 1.0, 20.0, 2, 1)])
+def test_a_silo_is_not_amplified_by_sampling_its_records(tmp_path: Path, plan: MechanismPlan) -> None:
+    files = tmp_path / "l", tmp_path / "a"
+    opened = RunOpened("run-1", 1.0, DELTA, 17.0, 0.3, "fcfl", unit="silo", adjacency=SILO_ZERO_ADJACENCY)
+    with Ledger.create(*files, signer=KEY) as ledger:
+        ledger.append(opened.KIND, opened.body())
+        entry, _ = Release.charge("run-1", 1, plan, opened.filter())
+        ledger.append(entry.KIND, entry.body())
+    with pytest.raises(LedgerError, match="line 3: sampling_rate or steps"):
+        verify(*files)
+    counted = {"accountant": "pld", "contributions": 1, "noise_multiplier": 5.0, "rdp_budget": 0.0}
+    with pytest.raises(PrivacyError, match="sampling_rate, steps"):
+        RunOpened.from_body(opened.body() | counted | {"sampling_rate": plan.sampling_rate, "steps": plan.steps})
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0, True])

@@ -55,6 +55,12 @@ def test_a_field_of_a_nested_budget_is_refused_by_name(field: str) -> None:
         RunTerms.from_bytes(cbor2.dumps(values | {"evaluation": short}, canonical=True))
 
 
+def test_a_whole_number_beyond_every_float_is_refused_by_name() -> None:
+    values = cbor2.loads(terms_of().to_bytes())
+    with pytest.raises(PrivacyError, match=r"run terms\.epsilon"):
+        RunTerms.from_bytes(cbor2.dumps(values | {"epsilon": 10**400}, canonical=True))
+
+
 def test_an_encoding_that_is_not_canonical_is_refused() -> None:
     data = terms_of().to_bytes()
     values = cbor2.loads(data)
@@ -79,6 +85,7 @@ def test_an_encoding_that_is_not_canonical_is_refused() -> None:
         ({"adjacency": "whatever"}, "adjacency"),
         ({"adjacency": SILO_ZERO_ADJACENCY, "variance_scale": 0.5}, "variance_scale"),
         ({"adjacency": SILO_ZERO_ADJACENCY, "backtracks": 1, "loss_bound": 1.0}, "backtracks"),
+        (NOISED | {"adjacency": SILO_ZERO_ADJACENCY}, "evaluation"),
     ],
 )
 def test_terms_that_contradict_each_other_are_refused_by_name(change: dict[str, Any], says: str) -> None:

@@ -185,6 +185,7 @@ def test_only_text_is_text_and_a_choice_is_one_of_its_choices(name: str) -> None
         ({"dp.unit": "silo", **OFF, "local.backtracks": 2}, "local.backtracks"),
         ({"dp.unit": "silo", **OFF, "participation.drift-penalty": 0.1}, "participation.drift-penalty"),
         ({"dp.unit": "silo", **OFF, "dp.schedule": "divergence"}, "dp.schedule"),
+        ({"dp.unit": "silo", **OFF, "eval.epsilon": 1.0}, "eval.epsilon"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[str, Any], name: str) -> None:
