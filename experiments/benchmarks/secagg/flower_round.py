@@ -4,8 +4,12 @@ No messages, no serialisation of arrays and no logging: less work than Flower re
 """
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from statistics import median
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,3 +146,84 @@ def unmask(
             combine = parameters_addition if party.number > peer.number else parameters_subtraction
             total = combine(total, mask)
     return parameters_mod(total, MOD_RANGE)
+
+
+@dataclass
+class Costs:
+    """CPU seconds of a round, and what a silo uploads over the size of its values in float32."""
+
+    silo: float
+    server: float
+    total: float
+    upload_ratio: float
+
+
+def play(n: int, length: int, lost: int) -> Costs:
+    """Play one round on the complete graph; every party's and the server's CPU time is taken."""
+    everyone = list(range(n))
+    parties = [Party(i, everyone, 2 * n // 3 + 1) for i in everyone]
+    values = np.linspace(-4.0, 4.0, length).astype(np.float32)
+    spent = dict.fromkeys(everyone, 0.0)
+
+    def at(number: int, act: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        result = act()
+        spent[number] += time.process_time() - began
+        return result
+
+    publics = {p.number: at(p.number, p.make_keys) for p in parties}
+    sent = {p.number: at(p.number, partial(p.share, publics)) for p in parties}
+    active = set(everyone[lost:])
+    vectors = {}
+    for party in parties[lost:]:
+        received = {peer: ciphertexts[party.number] for peer, ciphertexts in sent.items() if peer != party.number}
+        vectors[party.number] = at(party.number, partial(party.mask, received, publics, values))
+    began = time.process_time()
+    total = parameters_mod(reduce(parameters_addition, vectors.values()), MOD_RANGE)
+    unmask(total, parties, active, publics)
+    server = time.process_time() - began
+    working = [spent[number] for number in active]
+    # Masked values travel as int64, shares as text of Fernet.
+    upload = sum(array.nbytes for array in vectors[everyone[-1]]) + sum(map(len, sent[everyone[-1]].values()))
+    return Costs(median(working), server, server + sum(spent.values()), upload / (4 * length))
+
+
+def extrapolate(n: int, length: int, k: int, t: int, lost: int) -> Costs:
+    """Estimate a round of ``n`` parties with ``k`` neighbours each from one neighbourhood.
+
+    A neighbourhood of k + 1 parties is played; the server's work for one survivor and for one lost party in it is
+    taken and multiplied by how many there are.
+    """
+    everyone = list(range(k + 1))
+    parties = [Party(i, everyone, t) for i in everyone]
+    values = np.linspace(-4.0, 4.0, length).astype(np.float32)
+    publics = {p.number: p.make_keys() for p in parties}
+    sent = {p.number: p.share(publics) for p in parties[1:]}
+    subject = parties[0]
+    began = time.process_time()
+    subject.make_keys()
+    publics[0] = subject.publics
+    sent[0] = subject.share(publics)
+    vector = subject.mask({peer: sent[peer][0] for peer in everyone[1:]}, publics, values)
+    silo = time.process_time() - began
+    for party in parties[1:]:
+        party.seed_shares[0], party.key_shares[0] = _opened(party, sent[0][party.number])
+    began = time.process_time()
+    combine_shares([party.seed_shares[0] for party in parties])
+    parameters_subtraction(vector, pseudo_rand_gen(subject.seed, MOD_RANGE, [array.shape for array in vector]))
+    parameters_addition(vector, vector)
+    survivor = time.process_time() - began
+    began = time.process_time()
+    private = combine_shares([party.key_shares[0] for party in parties])
+    for peer in everyone[1:]:
+        key = generate_shared_key(bytes_to_private_key(private), bytes_to_public_key(publics[peer][0]))
+        parameters_addition(vector, pseudo_rand_gen(key, MOD_RANGE, [array.shape for array in vector]))
+    gone = time.process_time() - began
+    server = (n - lost) * survivor + lost * gone
+    upload = sum(array.nbytes for array in vector) + sum(map(len, sent[0].values()))
+    return Costs(silo, server, server + n * silo, upload / (4 * length))
+
+
+def _opened(party: Party, ciphertext: bytes) -> tuple[bytes, bytes]:
+    _, _, seed, key = share_keys_plaintext_separate(decrypt(party.shared[0], ciphertext))
+    return seed, key
