@@ -197,16 +197,17 @@ def extrapolate(n: int, length: int, k: int, t: int, lost: int) -> Costs:
     everyone = list(range(k + 1))
     parties = [Party(i, everyone, t) for i in everyone]
     values = np.linspace(-4.0, 4.0, length).astype(np.float32)
-    publics = {p.number: p.make_keys() for p in parties}
-    sent = {p.number: p.share(publics) for p in parties[1:]}
-    subject = parties[0]
+    subject, others = parties[0], parties[1:]
+    publics = {party.number: party.make_keys() for party in others}
     began = time.process_time()
-    subject.make_keys()
-    publics[0] = subject.publics
-    sent[0] = subject.share(publics)
-    vector = subject.mask({peer: sent[peer][0] for peer in everyone[1:]}, publics, values)
+    publics[0] = subject.make_keys()
     silo = time.process_time() - began
-    for party in parties[1:]:
+    sent = {party.number: party.share(publics) for party in others}
+    began = time.process_time()
+    sent[0] = subject.share(publics)
+    vector = subject.mask({party.number: sent[party.number][0] for party in others}, publics, values)
+    silo += time.process_time() - began
+    for party in others:
         party.seed_shares[0], party.key_shares[0] = _opened(party, sent[0][party.number])
     began = time.process_time()
     combine_shares([party.seed_shares[0] for party in parties])
