@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp audit scaling-study clean
+.PHONY: demo test lint types unit bench-dp secagg-schedules audit scaling-study clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -36,6 +36,9 @@ unit: $(VENV)/.ready
 
 bench-dp: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.dp_step
+
+secagg-schedules: $(VENV)/.ready
+	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py
 
 audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit
