@@ -2,6 +2,8 @@
 # make test   set everything up, lint, type-check, test
 # make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
 # make scaling-study   public scaling of the features against private means and variances, in runs/scaling
+# make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
+# make secagg-schedules   thousands of schedules of losses, lies and restarts against the secure sum
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp secagg-schedules audit scaling-study clean
+.PHONY: demo test lint types unit bench-dp bench-secagg secagg-schedules audit scaling-study clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -36,6 +38,9 @@ unit: $(VENV)/.ready
 
 bench-dp: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.dp_step
+
+bench-secagg: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.secagg
 
 secagg-schedules: $(VENV)/.ready
 	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py

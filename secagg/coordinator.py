@@ -101,6 +101,12 @@ def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> 
     Guarantee: header, arrays and ledger head are signed by the sender's identity (RFC 8032). A refused input means the
     silo counts as lost. Nothing here depends on the values: masked values are uniform.
     """
+    _check_fit(run, announcement, message)
+    check_masked_signature(run, message)
+    return message
+
+
+def _check_fit(run: Run, announcement: Announcement, message: MaskedInput) -> None:
     sender = message.sender
     if sender not in announcement.members:
         raise ProtocolError(f"{sender}: masked input of a silo that does not take part in epoch {announcement.epoch}")
@@ -112,8 +118,6 @@ def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> 
         check_vector(announcement.layout, message.arrays)
     except RingError as error:
         raise ProtocolError(f"{sender}: {error}") from error
-    check_masked_signature(run, message)
-    return message
 
 
 def unmask_request(run: Run, announcement: Announcement, survivors: Sequence[str]) -> UnmaskRequest:
@@ -136,6 +140,12 @@ def check_reply(run: Run, announcement: Announcement, request: UnmaskRequest, re
     Check replies as they come in, so that one that does not fit is left out and cannot stop the epoch. Whether the
     shares in it are right only :func:`aggregate` can tell.
     """
+    _check_answer(announcement, request, reply)
+    check_shares_signature(run, request, reply)
+    return reply
+
+
+def _check_answer(announcement: Announcement, request: UnmaskRequest, reply: UnmaskShares) -> None:
     sender, survivors = reply.sender, request.members
     if sender not in survivors:
         raise ProtocolError(f"{sender}: unmask reply of a silo that is not among the survivors; leave it out")
@@ -144,8 +154,6 @@ def check_reply(run: Run, announcement: Announcement, request: UnmaskRequest, re
     named = reply.mask_key_shares.keys()
     if reply.self_mask_shares.keys() - survivors or named - announcement.members or named & survivors:
         raise ProtocolError(f"{sender}: unmask reply answers for another list of survivors; leave it out")
-    check_shares_signature(run, request, reply)
-    return reply
 
 
 def aggregate(
@@ -159,7 +167,8 @@ def aggregate(
 
     Guarantee: exactly the integer sum of what the survivors encoded, if they followed the protocol. Each reconstructed
     secret is checked against H(b) or the mask key of its bundle, so wrong shares cannot shift the sum: they are sorted
-    out, or named. Source: Bonawitz et al. 2017, figure 4, round 4.
+    out, or named. Assumption: inputs and replies passed :func:`check_masked` and :func:`check_reply` when they came
+    in; their signatures are not checked again. Source: Bonawitz et al. 2017, figure 4, round 4.
 
     Parameters
     ----------
@@ -174,13 +183,13 @@ def aggregate(
     for silo_id, message in masked.items():
         if message.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its masked input names {message.sender}")
-        check_masked(run, announcement, message)
+        _check_fit(run, announcement, message)
     request = unmask_request(run, announcement, list(masked))
     lost = sorted(announcement.members - set(masked))
     for silo_id, reply in replies.items():
         if reply.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its unmask reply names {reply.sender}")
-        check_reply(run, announcement, request, reply)
+        _check_answer(announcement, request, reply)
     _enough(len(replies), run, f"epoch {announcement.epoch}: unmask replies")
 
     scope, digest = scope_of(run, announcement.epoch), announcement.digest()

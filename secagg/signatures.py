@@ -5,9 +5,12 @@ Each purpose has its own label, and no other thing a silo signs begins like one 
 purpose, run, epoch or sender holds for another. Signatures are mandatory.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from secagg import cbor
 from secagg.errors import ProtocolError
@@ -27,8 +30,9 @@ SALT_BYTES = 32
 
 
 def arrays_hash(arrays: Mapping[str, RingArray]) -> bytes:
-    """Return the hash of masked arrays: of the map of segment name to little-endian bytes, under its own label."""
-    return cbor.digest(ARRAYS_LABEL, {name: array.tobytes() for name, array in arrays.items()})
+    """Return the hash of masked arrays: of the map of segment name to SHA-256 of its little-endian bytes."""
+    parts = {name: hashlib.sha256(np.ascontiguousarray(array).data).digest() for name, array in arrays.items()}
+    return cbor.digest(ARRAYS_LABEL, parts)
 
 
 def enrolment_statement(run_id: bytes, entry: RosterEntry) -> bytes:

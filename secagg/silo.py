@@ -196,6 +196,7 @@ def mask_input(
         raise ProtocolError(
             f"epoch {secrets.epoch}: a vector was already masked with these secrets; send the stored reply again"
         )
+    check_bundles(run, publics)
     _check_encoded(announcement.layout, encoded)
     arrays = {segment.name: encoded.values[segment.name].copy() for segment in announcement.layout}
     digest, own = announcement.digest(), by_sender[own_id]
@@ -246,6 +247,7 @@ def answer_unmask(
         raise ProtocolError(
             f"epoch {secrets.epoch}: no vector was masked with these secrets; there is nothing to unmask"
         )
+    # The mark also says that the bundles, which the announcement lists by hash, were found signed.
     if secrets.masked != announcement.digest():
         raise ProtocolError(f"epoch {secrets.epoch}: my vector was masked for another announcement; abandon the epoch")
     if secrets.answered not in (b"", request.digest()):
@@ -318,7 +320,6 @@ def _view(
     if dict(announcement.participants).get(silo_id) != secrets.bundle_hash:
         raise ProtocolError(f"announcement.participants: {silo_id} is not listed with the bundle it made")
     by_sender = check_publics(announcement, publics, neighbourhood(run, announcement, silo_id))
-    check_bundles(run, publics)
     return silo_id, scope_of(run, announcement.epoch), by_sender
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
-from secagg.graph import RegularGraph, commit_nonce
-from secagg.graph_parameters import Degree, Rates
 
 from privacy.signing import SigningKey
 from secagg import coordinator, ring, signatures, silo
+from secagg.graph import RegularGraph, commit_nonce
+from secagg.graph_parameters import Degree, Rates
 from secagg.layout import layout_for
 from secagg.messages import (
     Announcement,
@@ -101,11 +101,9 @@ class Parties:
         nonces = {s: os.urandom(32) for s in ids}
         entries = []
         for s in ids:
-            commitment = commit_nonce(run_id, s, nonces[s]) if degree else None
-            made = signatures.enrol(
-                run_id, s, keys[s].encryption_key, 1000, "benchmark", signers[s], nonce_commitment=commitment
-            )
-            entries.append(RosterEntry.of(made, committed=degree is not None))
+            key, commitment = keys[s].encryption_key, commit_nonce(run_id, s, nonces[s])
+            made = signatures.enrol(run_id, s, key, commitment, 1000, "benchmark", signers[s])
+            entries.append(RosterEntry.of(made))
         roster = Roster(tuple(entries))
         if degree is None or rates is None:
             return cls(Run(1, run_id, roster, default_threshold(n)), keys, signers)
@@ -182,7 +180,7 @@ def play(parties: Parties, length: int, lost: int) -> Costs:
     if not np.array_equal(total["update"], expected):
         raise RuntimeError("the sum is not the survivors'; this is a defect")
     for s in ids[:lost]:
-        costs.silos.pop(s), costs.up.pop(s)
+        del costs.silos[s], costs.up[s]
     return costs
 
 
