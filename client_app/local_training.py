@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privacy.dpsgd import private_gradient
+from privacy.dpsgd import drawn_ahead, private_gradient
 from privacy.metrics import private_mean_loss_difference
 from privacy.model import PerExampleModel
 from privacy.plan import MechanismPlan
@@ -113,44 +113,51 @@ def train_locally(
     """
     anchor = torch.from_numpy(point)
     shift = torch.from_numpy(correction)
-    weights = anchor.clone()
+    weights = anchor
+    move = torch.zeros_like(anchor)
     gradients = torch.zeros(plan.parameters, dtype=torch.float64)
     shrink = 1 / (1 + eta * plan.proximal)
     taken = zeroed = 0
-    drift = 0.0
     variances = []
+    draws = drawn_ahead(model, len(features), mechanism, stream)
     for _ in range(plan.steps):
-        gradient = private_gradient(model, weights, features, targets, mechanism, stream)
+        gradient = private_gradient(model, weights, features, targets, mechanism, draws)
         zeroed += gradient.zeroed
         gradients += gradient.mean
         if gradient.variance is not None:
             variances.append(gradient.variance)
-        weights = anchor + (weights - anchor - eta * (gradient.mean + shift)) * shrink
+        move -= (gradient.mean + shift).mul_(eta)
+        if shrink < 1:
+            move *= shrink
+        weights = anchor + move
         taken += 1
-        drift = float(torch.sum((weights - anchor).double() ** 2))
-        if 0 < plan.drift_budget < drift:
+        if 0 < plan.drift_budget < _square(move):
             break
 
     shares = shrink ** np.arange(taken, 0, -1)
     length = plan.step_size * plan.steps
-    delta = (weights - anchor).double().numpy() * (length / (eta * shares.sum()))
+    delta = move.double().numpy() * (length / (eta * shares.sum()))
     noise = plan.parameters * (mechanism.noise_stddev / mechanism.divisor) ** 2
     mean_gradient = (gradients / taken).numpy()
     direction = max(float(np.sum((mean_gradient + correction) ** 2)) - noise / taken, 0.0)
     part = 1.0
     if looks is not None:
         wanted = eta * shares.sum() * direction
-        part = _backtrack(model, features, targets, anchor, weights - anchor, wanted, looks, stream)
+        part = _backtrack(model, features, targets, anchor, move, wanted, looks, stream)
     return LocalUpdate(
         delta=part * delta,
         noise_energy=(part * length) ** 2 * noise * float(np.sum(shares**2) / shares.sum() ** 2),
         mean_gradient=mean_gradient,
-        drift=part**2 * drift,
+        drift=part**2 * _square(move),
         variance=float(np.mean(variances)) if variances else math.inf,
         direction=direction,
         steps=taken,
         zeroed=zeroed,
     )
+
+
+def _square(move: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(move, dtype=torch.float64)) ** 2
 
 
 def _backtrack(

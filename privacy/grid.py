@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from privacy.ahead import Draws
 from privacy.checks import real, whole
 from privacy.errors import PrivacyError
-from privacy.randomness import RandomStream
 
 _SHARE = 2.0**-10  # of the sensitivity that rounding to the grid may add
 _FINE = 2.0**-19  # of the sensitivity: noise of up to 8 times it takes 32 random bits a value
@@ -92,25 +92,26 @@ class Grid:
         return self.noise * self.step
 
     def release(
-        self, values: npt.NDArray[np.float64], stream: RandomStream, divisor: float = 1.0
+        self, values: npt.NDArray[np.float32] | npt.NDArray[np.float64], stream: Draws, divisor: float = 1.0
     ) -> npt.NDArray[np.float64]:
         """Return `values` rounded to the grid plus rounded normal noise, over a public divisor.
 
         Guarantee, adjacency and assumptions: those of the class. Scaling by a power of two and adding whole numbers
         below 2^53 are exact in float64, so the result is a function of the noisy whole numbers only; without a divisor
-        it is a multiple of `step`.
+        it is a multiple of `step`. So they are in float32, where a value below the normal range rounds to 0.
 
         Parameters
         ----------
-        values : ndarray of float64
+        values : ndarray of float32 or float64
             Finite, none above the norm the grid was made for. **Private.**
-        stream : RandomStream
-            Source of the noise.
+        stream : Draws
+            Source of the noise: a `RandomStream` or what was drawn ahead from one.
         divisor : float
             Public.
         """
-        whole_steps = values * (1.0 / self.step)
+        whole_steps = values * values.dtype.type(1.0 / self.step)
         np.rint(whole_steps, out=whole_steps)
-        whole_steps += stream.rounded_normal(len(values), self.noise)
-        whole_steps *= self.step / divisor
-        return whole_steps
+        noisy = stream.rounded_normal(len(values), self.noise)
+        noisy += whole_steps
+        noisy *= self.step / divisor
+        return noisy

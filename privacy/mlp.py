@@ -131,7 +131,7 @@ class Mlp:
 
         Guarantee: what `PerExampleModel` promises, so the sum moves by at most `clip_norm` when one record is replaced
         by the null record and by at most 2 clip_norm when it is replaced by another, all float32 rounding included:
-        clips are at `privacy.mlp_kernel.clip_limit`, 0.6 % below C. Records whose gradient is not finite are null
+        clips are at `privacy.mlp_kernel.clip_limit`, 0.7 % below C. Records whose gradient is not finite are null
         records: zeros in their place. Assumptions: `params` do not depend on the records beyond accounted releases;
         float32 products are IEEE 754 sums in some order (settings that round more are refused); a row of a product of
         a multiple of 8 rows is computed alike wherever it stands and whatever the other rows (tested at the default

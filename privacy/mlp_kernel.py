@@ -1,5 +1,6 @@
 """Forward pass, and the clipped gradient sum in one hand-written backward pass (book-keeping, Bu et al. 2023)."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 _EPS = 1e-5
 _UNIT = 2.0**-24  # unit roundoff of float32
 _ALIKE = 8  # rows come in multiples of this, so that a row's result depends neither on its place nor on its company
-_BLOCK = 144  # rows of one product; sums of blocks are added afterwards, so that errors grow with it and not with n
-_DEPTH = _BLOCK + -(-ROWS // _BLOCK)  # roundings on the way of one term into a sum, at most
 # Up to here float32 squares neither overflow nor vanish; beyond, norms are taken in float64.
 _SAFE_SQUARE, _SAFE_ACTIVATIONS = 1e30, 1e18
 # Beyond these a product with a clipped gradient could fall below float32's normal range; the record becomes null.
@@ -35,19 +34,28 @@ class _Layer:
     activated: Tensor
     mean: Tensor
     rstd: Tensor
+    normalised: Tensor
 
 
 @dataclass(slots=True)
 class _Signal:
-    """Output gradients of one hidden layer: of the linear map, of gain and of shift."""
+    """Output gradients of one hidden layer: of the linear map, of gain and of shift.
+
+    That of the last shift is an outer product of residuals and output weights, and held as these two.
+    """
 
     linear: Tensor
     gain: Tensor
-    shift: Tensor
+    shift: Tensor | tuple[Tensor, Tensor]
 
     def squares(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Squared norms per record: of the linear map's, and of the two others together."""
-        return _square(self.linear, dtype), _square(self.gain, dtype).add_(_square(self.shift, dtype))
+        if isinstance(self.shift, Tensor):
+            shift = _square(self.shift, dtype)
+        else:
+            residual, weight = self.shift
+            shift = torch.linalg.vector_norm(weight, dtype=dtype).mul(residual).square_()
+        return _square(self.linear, dtype), _square(self.gain, dtype).add_(shift)
 
 
 def _square(rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -79,9 +87,9 @@ def _forward(model: "Mlp", blocks: list[Tensor], features: Tensor) -> tuple[list
         weight, bias, gain, shift = blocks[4 * index : 4 * index + 4]
         linear = torch.addmm(bias, entering, weight.t())
         activated = functional.gelu(linear)
-        leaving, mean, rstd = torch.native_layer_norm(activated, [width], gain, shift, _EPS)
-        layers.append(_Layer(entering, linear, activated, mean, rstd))
-        entering = leaving
+        normalised, mean, rstd = torch.native_layer_norm(activated, [width], None, None, _EPS)
+        layers.append(_Layer(entering, linear, activated, mean, rstd, normalised))
+        entering = torch.addcmul(shift, normalised, gain)
     forecast = torch.addmv(blocks[-1].expand(len(features)), entering, blocks[-2])
     return layers, entering, forecast
 
@@ -98,13 +106,25 @@ def predict(model: "Mlp", params: Tensor, features: Tensor) -> Tensor:
     return _forward(model, _blocks(model, params), _padded(features))[2][: len(features)]
 
 
+def rounding() -> float:
+    """Return mu: a computed sum of n <= `ROWS` vectors errs by at most mu n times the largest of their norms.
+
+    Guarantee, whatever the adjacency: a sum is a binary tree of additions. Per coordinate j the depths of its n leaves
+    add up to at most (n - 1)(n + 2) / 2, and a rounding before the sum (a product) and one after it (a factor) add two
+    to each, so that d_ij <= n + 1 roundings add up to at most n (n + 5) / 2 over i. The error is at most
+    u' sum_i d_ij |v_ij| with u' = u / (1 - (n + 1) u) (Higham 2002, lemma 3.1), and its square at most
+    u'^2 n (n + 5) / 2 sum_i (n + 1) v_ij^2 (Cauchy and Schwarz). Summed over j that is at most
+    u'^2 n^2 (n + 3)^2 / 2 times the largest squared norm. Assumption: as for `clip_limit`.
+    """
+    return (ROWS + 3) * _UNIT / (math.sqrt(2.0) * (1.0 - (ROWS + 1) * _UNIT))
+
+
 def clip_limit(model: "Mlp", clip_norm: float) -> float:
     """Return where gradients are clipped so that the computed sum moves by at most `clip_norm`.
 
     Guarantee, for one record replaced by the null record, with u = 2^-24, w the widest layer and L the number of
-    hidden layers: a computed norm is off by at most (w + 2 L + 16) u and each of two sums of n clipped gradients, in
-    any order of addition within a block, by gamma n times the limit, gamma = m u / (1 - m u), with m = 147 roundings on
-    the way of a term (Higham 2002, section 3.1). A sum with the record has at most `ROWS` + 1 rows and one without it
+    hidden layers: a computed norm is off by at most (w + 2 L + 16) u and a sum of n clipped gradients, in any order of
+    addition, by `rounding()` n times the limit. A sum with the record has at most `ROWS` + 1 rows and one without it
     at most `ROWS`. Assumption: float32 arithmetic rounds to nearest or better (`_check_arithmetic`).
 
     Parameters
@@ -114,20 +134,25 @@ def clip_limit(model: "Mlp", clip_norm: float) -> float:
     clip_norm : float
         C, above 0.
     """
-    gamma = _DEPTH * _UNIT / (1.0 - _DEPTH * _UNIT)
     norm = (max(model.features, *model.hidden) + 2 * len(model.hidden) + 16) * _UNIT
-    return clip_norm * (1.0 - RESERVE) / ((1.0 + norm) * (1.0 + (2 * ROWS + 1) * gamma))
+    return clip_norm * (1.0 - RESERVE) / ((1.0 + norm) * (1.0 + (2 * ROWS + 1) * rounding()))
 
 
 def _squares(
-    entering: list[Tensor], signals: list[tuple[Tensor, Tensor]], residual: Tensor, dtype: torch.dtype
+    entering: list[Tensor],
+    signals: list[tuple[Tensor, Tensor]],
+    residual: Tensor,
+    weight: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Squared gradient norm per record: of an outer product it is the product of squares (Goodfellow 2015).
 
-    n_i = sum over Linear of |g|^2 (|a|^2 + 1) + sum over LayerNorm of (|g xhat|^2 + |g|^2). Also the largest |a|^2.
+    n_i = sum over Linear of |g|^2 (|a|^2 + 1) + sum over LayerNorm of (|g xhat|^2 + |g|^2). Also all |a|^2, and
+    that of the output weight, which meets the scaled residual as an activation does.
     """
     activations = [_square(rows, dtype) for rows in entering]
-    largest = torch.stack(activations).amax(0)
+    factor = torch.linalg.vector_norm(weight, dtype=dtype).square_()
+    largest = torch.stack([*activations, factor.expand(len(residual))])
     total = residual.to(dtype).square().mul_(activations.pop().add_(1.0))
     for activation, (linear, others) in zip(activations, signals, strict=True):
         total.addcmul_(linear, activation.add_(1.0)).add_(others)
@@ -139,18 +164,19 @@ def _factors(
     signals: list[_Signal],
     squares_of: list[tuple[Tensor, Tensor]],
     residual: Tensor,
+    weight: Tensor,
     limit: float,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Clip factor and clipped square per record, and which float32 cannot represent, if any; by its own row only."""
-    squares, largest = _squares(entering, squares_of, residual, torch.float32)
+    squares, largest = _squares(entering, squares_of, residual, weight, torch.float32)
     null = None
     # Written so that NaN is not safe.
     if not (float(squares.max()) < _SAFE_SQUARE and float(largest.max()) < _SAFE_ACTIVATIONS):
-        safe = (squares < _SAFE_SQUARE) & (largest < _SAFE_ACTIVATIONS)
+        safe = (squares < _SAFE_SQUARE) & (largest.amax(0) < _SAFE_ACTIVATIONS)
         again = [signal.squares(torch.float64) for signal in signals]
-        exact, largest = _squares(entering, again, residual, torch.float64)
+        exact, largest = _squares(entering, again, residual, weight, torch.float64)
         squares = torch.where(safe, squares.double(), exact)
-        null = ~((limit / squares.sqrt() >= _SMALLEST_FACTOR) & (largest <= _LARGEST_ACTIVATIONS))
+        null = ~((limit / squares.sqrt() >= _SMALLEST_FACTOR) & (largest.amax(0) <= _LARGEST_ACTIVATIONS))
     kept = squares.clamp(max=limit**2)
     return squares.sqrt_().reciprocal_().mul_(limit).clamp_(max=1.0).float(), kept, null
 
@@ -165,12 +191,13 @@ def _backward(
     for index in reversed(range(len(layers))):
         layer = layers[index]
         weight, _, gain, shift = blocks[4 * index : 4 * index + 4]
-        by_gain = (layer.activated - layer.mean).mul_(layer.rstd).mul_(signal)
+        by_gain = layer.normalised.mul_(signal)
         into_activation = torch.ops.aten.native_layer_norm_backward(
             signal, layer.activated, [model.hidden[index]], layer.mean, layer.rstd, gain, shift, [True, False, False]
         )[0]
         into_linear = torch.ops.aten.gelu_backward(into_activation, layer.linear)
-        signals.append(_Signal(into_linear, by_gain, signal))
+        by_shift = signal if index < len(layers) - 1 else (residual, blocks[-2])
+        signals.append(_Signal(into_linear, by_gain, by_shift))
         squares.append(signals[-1].squares(torch.float32))
         if index > 0:
             signal = into_linear @ weight
@@ -185,7 +212,6 @@ def _check_arithmetic() -> None:
         )
 
 
-@torch.no_grad()
 def clipped_gradient_sum(
     model: "Mlp", params: Tensor, features: Tensor, targets: Tensor, clip_norm: float
 ) -> ClippedSum:
@@ -198,39 +224,43 @@ def clipped_gradient_sum(
         raise PrivacyError("targets: expected a vector with one torch.float32 value per row of features")
     if len(features) > ROWS:
         raise PrivacyError(f"features: expected at most {ROWS} rows, for which the sum is proven; use clipped_sum")
-    blocks = _blocks(model, params)
-    total = torch.empty_like(params)
-    if (rows := len(features)) == 0:
+    total = torch.empty(model.size)
+    if len(features) == 0:
         return ClippedSum(total.zero_(), 0, 0.0)
+    with torch.inference_mode():  # only what is written to `total` leaves it
+        return ClippedSum(total, *_sum_into(total, model, params, features, targets, limit))
+
+
+def _sum_into(
+    total: Tensor, model: "Mlp", params: Tensor, features: Tensor, targets: Tensor, limit: float
+) -> tuple[int, float]:
+    rows, blocks = len(features), _blocks(model, params)
     layers, last, forecast = _forward(model, blocks, _padded(features))
     residual = torch.zeros_like(forecast)  # of the rows added, so that their gradients are 0
     torch.sub(forecast[:rows], targets, out=residual[:rows])
     signals, squares = _backward(model, blocks, layers, residual)
     entering = [*(layer.entering for layer in layers), last]
-    factors, kept, null = _factors(entering, signals, squares, residual, limit)
+    factors, kept, null = _factors(entering, signals, squares, residual, blocks[-2], limit)
     zeroed = 0
     if null is not None:
         zeroed = int(null[:rows].sum())
         factors, kept, residual = (values.masked_fill(null, 0.0) for values in (factors, kept, residual))
         last = _remove(null.unsqueeze(1), layers, signals, last)
     _scaled_sums(_blocks(model, total), layers, signals, last, residual, factors)
-    return ClippedSum(total, zeroed, float(kept.sum(dtype=torch.float64)))
+    return zeroed, float(kept.sum(dtype=torch.float64))
 
 
 def _remove(null: Tensor, layers: list[_Layer], signals: list[_Signal], last: Tensor) -> Tensor:
     """Zero the marked rows, whose product with a factor of 0 may be NaN, in their place: no other row may notice."""
     for layer, signal in zip(layers, signals, strict=True):
         layer.entering = layer.entering.masked_fill(null, 0.0)
-        for part in (signal.linear, signal.gain, signal.shift):
-            part.masked_fill_(null, 0.0)
+        signal.linear.masked_fill_(null, 0.0)
+        signal.gain.masked_fill_(null, 0.0)
+        if isinstance(signal.shift, Tensor):
+            signal.shift.masked_fill_(null, 0.0)
+        else:  # an output weight that is not finite makes every record null
+            signal.shift = signal.shift[0], torch.nan_to_num(signal.shift[1], 0.0, 0.0, 0.0)
     return last.masked_fill(null, 0.0)
-
-
-def _sum_blocks(weights: Tensor, rows: Tensor, total: Tensor) -> None:
-    first, *others = weights @ rows
-    total.copy_(first)
-    for part in others:
-        total += part
 
 
 def _scaled_sums(
@@ -241,21 +271,19 @@ def _scaled_sums(
     residual: Tensor,
     scale: Tensor,
 ) -> None:
-    starts = range(0, len(scale), _BLOCK)
-    # One row of weights per block: adding the zeros of the others rounds nothing.
-    weights = torch.zeros(len(starts), len(scale))
-    for row, start in enumerate(starts):
-        weights[row, start : start + _BLOCK] = scale[start : start + _BLOCK]
+    scaled_residual = residual * scale
+    row, column = scale.unsqueeze(0), scale.unsqueeze(1)
     for index, (layer, signal) in enumerate(zip(layers, signals, strict=True)):
         weight, bias, gain, shift = totals[4 * index : 4 * index + 4]
-        for part, rows in ((bias, signal.linear), (gain, signal.gain), (shift, signal.shift)):
-            _sum_blocks(weights, rows, part)
-        scaled = signal.linear.mul_(scale.unsqueeze(1))
-        torch.mm(scaled[:_BLOCK].t(), layer.entering[:_BLOCK], out=weight)
-        further = torch.empty_like(weight) if len(starts) > 1 else weight
-        for start in starts[1:]:
-            block = slice(start, start + _BLOCK)
-            weight += torch.mm(scaled[block].t(), layer.entering[block], out=further)
-    weights *= residual
-    _sum_blocks(weights, last, totals[-2])
-    totals[-1].copy_(weights.sum(1).sum())
+        torch.mm(row, signal.linear, out=bias.unsqueeze(0))
+        torch.mm(row, signal.gain, out=gain.unsqueeze(0))
+        if isinstance(signal.shift, Tensor):
+            torch.mm(row, signal.shift, out=shift.unsqueeze(0))
+        else:
+            torch.mul(signal.shift[1], scaled_residual.sum(), out=shift)
+        if layer.entering.shape[1] < signal.linear.shape[1]:  # the narrower of the two
+            torch.mm(signal.linear.t(), layer.entering * column, out=weight)
+        else:
+            torch.mm(signal.linear.mul_(column).t(), layer.entering, out=weight)
+    torch.mm(scaled_residual.unsqueeze(0), last, out=totals[-2].unsqueeze(0))
+    torch.sum(scaled_residual, 0, keepdim=True, out=totals[-1])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
-ROWS = 352
+ROWS = 288
 """Rows that one call of `clipped_gradient_sum` sums at most; `privacy.dpsgd.clipped_sum` makes as many calls as it
 needs."""
 

@@ -50,6 +50,11 @@ def _further(key: bytes, place: int, count: int) -> tuple[int, int]:
     return int.from_bytes(bits[:8], "big"), int.from_bytes(bits[8:16], "big")
 
 
+@lru_cache(maxsize=16, typed=True)
+def _threshold(name: str, probability: float) -> int:
+    return math.floor(Fraction(real(name, probability, 0.0, 1.0)) * 2**64)
+
+
 class RandomStream:
     """Random numbers from an AES-256-CTR keystream.
 
@@ -205,7 +210,7 @@ class RandomStream:
         rate : float
             In [0, 1].
         """
-        below = self._threshold("rate", rate)
+        below = _threshold("rate", rate)
         words = self._words(n_records)
         if below == 2**64:
             return np.arange(n_records, dtype=np.int64)
@@ -222,8 +227,4 @@ class RandomStream:
         p : float
             In [0, 1].
         """
-        return int(self._words(1)[0]) < self._threshold("p", p)
-
-    @staticmethod
-    def _threshold(name: str, probability: float) -> int:
-        return math.floor(Fraction(real(name, probability, 0.0, 1.0)) * 2**64)
+        return int(self._words(1)[0]) < _threshold("p", p)

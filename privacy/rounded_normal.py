@@ -22,6 +22,7 @@ _NARROWEST = 2.0**-6  # of the scale: cells are one to two of these wide
 _REACH = 8.5  # of the scale: the tail beyond is one cell more
 _DOWN, _UP = 1.0 - 2.0**-30, 1.0 + 2.0**-30  # far above the float64 errors of a column's height
 _MARGIN = 2.0**-42  # float64 decides a rejection by at least this share of the heights; it errs by less than 2^-45
+_AT_ONCE = 1 << 17  # values, so that what is between them and the keystream stays in the cache
 _LOW = 16  # bits below the column's number in a word of 32
 
 Words = Callable[[int], npt.NDArray[np.uint64]]
@@ -125,6 +126,15 @@ class NormalTable:
         further : callable
             Returns further bits of a place: the same whenever it is asked.
         """
+        result = np.empty(n)
+        left = [start + self._most(result[start : start + _AT_ONCE], words) for start in range(0, n, _AT_ONCE)]
+        places = np.concatenate(left) if left else np.empty(0, dtype=np.int64)
+        result[places] = self._rest(len(places), words, further)
+        return result
+
+    def _most(self, result: npt.NDArray[np.float64], words: Words) -> npt.NDArray[np.int64]:
+        """Fill in what the table decides; return the places of what it leaves."""
+        n = len(result)
         low = _LOW if self.columns.dtype == np.int32 else 3 * _LOW
         drawn: npt.NDArray[np.unsignedinteger] = words((n + 1) // 2).view("<u4")[:n] if low == _LOW else words(n)
         kind = drawn.dtype.type
@@ -133,9 +143,8 @@ class NormalTable:
         if self.bits > 0:
             drawn &= kind((1 << self.bits) - 1)
             np.add(values, drawn.view(values.dtype), out=values)
-        result = values.astype(np.float64)
-        result[left] = self._rest(len(left), words, further)
-        return result
+        result[:] = values
+        return left
 
     def _rest(self, n: int, words: Words, further: Further) -> npt.NDArray[np.float64]:
         """Draw from the density less its histogram: proposals until `n` are accepted."""
