@@ -103,7 +103,7 @@ def test_the_mechanism_trains_a_module_as_it_trains_the_mlp() -> None:
     model, plan = OpacusModule(theirs), MechanismPlan(0.5, 10.0, 1e-3, 1, 100)
     x, y = records(100)
     releases = [private_gradient(m, params, x, y, plan, RandomStream.seeded(4)).mean for m in (ours, model)]
-    assert torch.linalg.vector_norm(releases[0] - releases[1]) < 2e-3 * torch.linalg.vector_norm(releases[0])
+    assert torch.linalg.vector_norm(releases[0] - releases[1]) < 1e-2 * torch.linalg.vector_norm(releases[0])
 
 
 def test_forecasts_are_the_module_s_and_an_empty_sample_is_zero(module: nn.Module) -> None:
