@@ -9,12 +9,14 @@ from typing import Any
 
 from data_prep.bars import Bars, Dates
 from data_prep.calendar import exchange_days, union_days
+from data_prep.check.findings import Level
+from data_prep.check.folder import CHECK_VERSION, Checked, check_files
 from data_prep.errors import DataError
 from data_prep.features.compute import Context, build_context
 from data_prep.federation import build_federation, is_up_to_date, run_fingerprint, silo_paths
 from data_prep.files import fingerprint
 from data_prep.readers.factors import factor_files, is_factor_folder, read_factors
-from data_prep.readers.folder import PriceFile, check_exclude, list_price_files, read_files
+from data_prep.readers.folder import PriceFile, check_exclude, list_price_files
 from data_prep.readers.macro import is_macro_folder, macro_files, read_macro
 from data_prep.spec import HISTORY_DAYS, FederationSpec, Progress
 from data_prep.splits import Splits
@@ -83,16 +85,15 @@ def prepare_files(
     monthly = read_macro(macro) if macro else None
     daily = read_factors(factors) if factors else None
     first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
-    bars: list[Bars] = []
-    for item in read_files(files, exclude=exclude):
-        # Bars before the history that training needs only cost memory; some files begin in 1789.
-        bars.append(item.since(first))
-        report("files", len(bars), len(files))
+    checked = check_files(files, exclude=exclude, layout=spec.layout or None, markets=markets or {}, progress=report)
+    # Bars before the history that training needs only cost memory; some files begin in 1789.
+    bars = [item.bars.since(first) for item in checked.require(strict=spec.strict)]
+    regions = sorted({item.region for item in bars})
     contexts = {
         region: build_context(_days(region, bars, spec, (markets or {}).get(region)), macro=monthly, factors=daily)
         for region in regions
     }
-    return build_federation(bars, contexts, out, spec, sources=sources, progress=progress)
+    return build_federation(bars, contexts, out, spec, sources=sources, checked=_account(checked), progress=progress)
 
 
 def prepare_synthetic(
@@ -177,9 +178,26 @@ def _describe(
         "prices": {file.name: fingerprint(file.path) for file in files},
         "macro": {path.name: fingerprint(path) for path in macro_files(macro).values()} if macro else None,
         "factors": {path.name: fingerprint(path) for path in factor_files(factors)} if factors else None,
+        "rules": CHECK_VERSION,
         "exclude": sorted(exclude),
         "markets": dict(sorted(markets.items())),
     }
+
+
+def _account(checked: Checked) -> dict[str, dict[str, Any]]:
+    """Return, per ticker in use, how its file was read and what was left out or repaired; the rest under its file."""
+    account: dict[str, dict[str, Any]] = {}
+    for item in checked.usable:
+        account[item.bars.key] = {
+            "file": item.figures.file,
+            "layout": item.figures.layout,
+            "left_out": dict(sorted(item.figures.left_out.items())),
+            "findings": [finding.text for finding in item.findings if finding.level is not Level.NOTE],
+        }
+    for file, ticker in sorted(checked.unusable):
+        texts = [x.text for x in checked.findings if (x.file, x.ticker, x.level) == (file, ticker, Level.TICKER)]
+        account[f"{file}: {ticker}" if ticker else file] = {"file": file, "ticker_left_out": texts}
+    return account
 
 
 def _days(region: str, bars: Sequence[Bars], spec: FederationSpec, market: str | None) -> Dates:
