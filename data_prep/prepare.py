@@ -22,7 +22,40 @@ from data_prep.spec import HISTORY_DAYS, FederationSpec, Progress
 from data_prep.splits import Splits
 from data_prep.synthetic import GENERATOR_VERSION, MarketSpec, simulate
 
-__all__ = ["FederationSpec", "Splits", "prepare_files", "prepare_synthetic"]
+__all__ = ["FederationSpec", "Splits", "check_folders", "prepare_files", "prepare_synthetic"]
+
+
+def check_folders(
+    folders: Sequence[Path],
+    *,
+    exclude: Collection[str] = (),
+    layout: str | None = None,
+    markets: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Checked:
+    """Judge folders of price files as the preparation would; folders of macro and factor files are read, too.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        As for `prepare_files`.
+    exclude, layout, markets, progress
+        As for `check_files`.
+
+    Raises
+    ------
+    DataError
+        For a folder that is missing or empty, and for macro or factor files that cannot be read.
+    """
+    price_folders, macro, factors = _sort_folders(folders, None, None)
+    if macro is not None:
+        read_macro(macro)
+    if factors is not None:
+        read_factors(factors)
+    files = [file for folder in price_folders for file in list_price_files(folder)]
+    check_exclude(files, exclude)
+    _check_markets(markets or {}, {file.region for file in files})
+    return check_files(files, exclude=exclude, layout=layout, markets=markets, progress=progress)
 
 
 def prepare_files(
@@ -72,12 +105,7 @@ def prepare_files(
     price_folders, macro, factors = _sort_folders(folders, macro, factors)
     files = [file for folder in price_folders for file in list_price_files(folder)]
     check_exclude(files, exclude)
-    regions = sorted({file.region for file in files})
-    for region in markets or {}:
-        if region not in regions:
-            raise DataError(
-                f"markets names {region!r}, which is not among the regions {', '.join(regions)}; correct the name"
-            )
+    _check_markets(markets or {}, {file.region for file in files})
     sources = _describe(files, macro, factors, exclude, markets or {})
     if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
         report("unchanged", spec.silos, spec.silos)
@@ -165,6 +193,13 @@ def _sort_folders(
                 "which become the regions; rename one"
             )
     return prices, macro, factors
+
+
+def _check_markets(markets: Mapping[str, str], regions: Collection[str]) -> None:
+    for region in markets:
+        if region not in regions:
+            known = ", ".join(sorted(regions))
+            raise DataError(f"markets names {region!r}, which is not among the regions {known}; correct the name")
 
 
 def _describe(
