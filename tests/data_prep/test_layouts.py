@@ -251,3 +251,13 @@ def test_a_long_parquet_table_is_split_and_bad_ones_are_named(tmp_path: Path) ->
 def test_any_file_name_is_a_ticker(tmp_path: Path, name: str) -> None:
     (series,) = read(tmp_path, "Date,Open,High,Low,Close\n2020-01-02,1,2,1,1.5\n", name)
     assert series.ticker == name[:-4]
+
+
+def test_the_documents_name_every_family_and_every_ending() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    families = {layout.family.name for layout in LAYOUTS}
+    assert {name for name in families if f"| `{name}` |" not in text} == set()
+    endings = {layout.name.removeprefix(layout.family.name) for layout in LAYOUTS}
+    parts = {ending.removeprefix("-").replace("decimal-", "decimal_") for ending in endings if ending}
+    words = {word.replace("_", "-") for part in parts for word in part.split("-")}
+    assert {word for word in words if f"`-{word}`" not in text} == set()
