@@ -3,6 +3,7 @@
 # make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
 # make scaling-study   public scaling of the features against private means and variances, in runs/scaling
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
+# make bench-data   ticker-years per second of the check and of the preparation of price files
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp audit scaling-study clean
+.PHONY: demo test lint types unit bench-dp bench-data audit scaling-study clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -36,6 +37,9 @@ unit: $(VENV)/.ready
 
 bench-dp: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.dp_step
+
+bench-data: $(VENV)/.ready
+	$(BIN)/python -m experiments.benchmarks.data_prep
 
 audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit

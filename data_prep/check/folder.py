@@ -167,17 +167,18 @@ def _judge_region(result: Checked, region: str, given: str | None) -> None:
         result.findings.append(Finding(Level.NOTE, "several layouts", region, "", text))
     if not daily:
         return
-    votes = Counter(given or market_of(item.figures.ticker) or best_market(item.bars.dates) or "" for item in daily)
+    own = [given or market_of(item.figures.ticker) or best_market(item.bars.dates) or "" for item in dated]
+    regular = {id(item) for item in daily}
+    votes = Counter(code for item, code in zip(dated, own, strict=True) if id(item) in regular)
     market, number = votes.most_common(1)[0]
     if not market or number < len(daily) / 2:
         market = ""
     else:
         result.markets[region] = market
         _wrong_calendar(result, region, [item.bars for item in daily], market, given is not None)
-    for item in dated:
-        own = given or market_of(item.figures.ticker) or best_market(item.bars.dates) or market
-        if own:
-            _against_calendar(item, own)
+    for item, code in zip(dated, own, strict=True):
+        if code or market:
+            _against_calendar(item, code or market)
 
 
 def _wrong_calendar(result: Checked, region: str, items: Sequence[Bars], market: str, given: bool) -> None:

@@ -166,12 +166,10 @@ def _read(source: Source, table: pd.DataFrame, layout: Layout, cache: dict[objec
     day = fields.index("date")
     if layout.dates not in cache:
         # One look at the first rows spares most conventions the others.
-        head = layout.dates.parse(table[day].iloc[:20])
-        cache[layout.dates] = (
-            np.full(len(table), "NaT", dtype="datetime64[D]")
-            if np.isnat(head).all()
-            else layout.dates.parse(table[day])
-        )
+        if layout.dates.occurs_in(table[day].iloc[:20]):
+            cache[layout.dates] = layout.dates.parse(table[day])
+        else:
+            cache[layout.dates] = np.full(len(table), "NaT", dtype="datetime64[D]")
     dates: Dates = cache[layout.dates]
     bad = {day: int(np.count_nonzero(np.isnat(dates)))}
     numbers: dict[int, Floats] = {}

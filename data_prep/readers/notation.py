@@ -6,6 +6,8 @@ conventions read differently is noticed by trying both (`data_prep.readers.detec
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +110,10 @@ class DateStyle:
     format: str
     pattern: str
     separators: str = ""
+
+    def occurs_in(self, cells: Iterable[str]) -> bool:
+        """Tell whether one of some cells looks like a day in this style, a stamp of midnight included."""
+        return any(re.fullmatch(self.pattern, cell[:10] if self is ISO else cell) for cell in cells)
 
     def parse(self, cells: pd.Series[str]) -> Dates:
         """Return the days, shape (n,), datetime64[D], NaT where a cell is not a day in this style."""

@@ -1,4 +1,4 @@
-"""The benchmark of the DP-SGD step: its structure, and that the variants do the same work. Never its timings."""
+"""The benchmarks: their structure, and that variants do the same work. Never their timings."""
 
 import io
 import warnings
@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from experiments.benchmarks import dp_step
+from experiments.benchmarks import data_prep, dp_step
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 
@@ -80,3 +80,12 @@ def test_every_private_variant_makes_the_same_step_without_noise(name: str, monk
         found = torch.cat([value.flatten() for value in cells["weights"].cell_contents.values()])
     moved = float((expected - work.start).norm())
     assert float((found - expected).norm()) < 1e-4 * moved
+
+
+def test_the_benchmark_of_the_preparation_prints_both_stages_and_the_goal() -> None:
+    out = Console(file=io.StringIO(), width=140)
+    data_prep.main(["--tickers", "6", "--silos", "1"], out)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "check " in text
+    assert "prepare, check included" in text
+    assert "1,000 ticker-years / s" in text
