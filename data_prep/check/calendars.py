@@ -106,7 +106,11 @@ def fit(days: Dates, market: str) -> float:
     if not len(days):
         return 0.0
     sessions = sessions_between(market, days[0], days[-1])
-    return len(np.intersect1d(days, sessions)) / max(len(np.union1d(days, sessions)), 1)
+    if not len(sessions):
+        return 0.0
+    place = np.minimum(np.searchsorted(sessions, days), len(sessions) - 1)
+    common = int(np.count_nonzero(sessions[place] == days))
+    return common / (len(days) + len(sessions) - common)
 
 
 def union_of(items: Sequence[Bars]) -> Dates:
