@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,7 +126,9 @@ def other_basis(close: Floats) -> NDArray[np.bool_]:
     return out
 
 
-def find_jumps(dates: Dates, opened: Floats, close: Floats, *, plain: Floats | None) -> list[Jump]:
+def find_jumps(
+    dates: Dates, opened: Floats, close: Floats, *, plain: Floats | None, mended: Container[int] = ()
+) -> list[Jump]:
     """Find the jumps of a series and their likely causes.
 
     Parameters
@@ -134,6 +137,8 @@ def find_jumps(dates: Dates, opened: Floats, close: Floats, *, plain: Floats | N
         Days, opens and closes, all on the basis of the returns.
     plain : ndarray, shape (n,), or None
         The close without adjustment where `close` is adjusted.
+    mended : container of int
+        Rows before which rows on another basis were left out.
 
     Returns
     -------
@@ -151,6 +156,8 @@ def find_jumps(dates: Dates, opened: Floats, close: Floats, *, plain: Floats | N
         split = _split(opened, close, row) if plain is None else None
         if back or returned:
             found.append(Jump(row, change, "spike of one day, the way back included", cut=False))
+        elif row in mended:
+            found.append(Jump(row, change, "another level after the rows left out", cut=True))
         elif plain is not None and _hardly(_moves(plain)[row]):
             found.append(Jump(row, change, "the adjusted close steps and the close hardly moves", cut=True))
         elif gap[row] > _SHORT_BLOCK:

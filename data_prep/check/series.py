@@ -124,7 +124,10 @@ def judge_series(raw: RawSeries, region: str) -> Judged:
             keep &= ~wrong
     bars = _bars(raw, rows, keep, region)
     off = other_basis(bars.close)
+    mended: set[int] = set()
     if off.any():
+        ends = np.flatnonzero(off & ~np.r_[off[1:], False]) + 1
+        mended = set((ends - np.cumsum(off)[ends - 1]).tolist())
         text = (
             f"prices jump to another level and back, expected one basis over all rows; {_rows(off)}, "
             f"{span(bars.dates[off])}, left out"
@@ -132,7 +135,7 @@ def judge_series(raw: RawSeries, region: str) -> Judged:
         add(Level.ROWS, "other price basis", text, int(off.sum()))
         keep[np.flatnonzero(keep)[off]] = False
         bars = _bars(raw, rows, keep, region)
-    jumps = find_jumps(bars.dates, bars.open, bars.close, plain=_plain(rows, keep))
+    jumps = find_jumps(bars.dates, bars.open, bars.close, plain=_plain(rows, keep), mended=mended)
     for jump in jumps[:_SHOWN_JUMPS]:
         add(Level.NOTE, "jump", f"{jump.change:+.0%} on {bars.dates[jump.row]}: {jump.cause}")
     if len(jumps) > _SHOWN_JUMPS:

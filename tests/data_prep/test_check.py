@@ -229,6 +229,13 @@ def test_days_on_another_basis_are_left_out(check: Check, rows: Rows) -> None:
     assert len(checked.usable[0].bars.dates) == 395
 
 
+def test_a_level_that_differs_after_days_on_another_basis_cuts_the_series(check: Check, rows: Rows) -> None:
+    checked = check({"A.csv": text(scaled(scaled(rows, 200, 400, 0.3), 200, 205, 0.67))})
+    assert "5 rows" in only(checked, "other price basis")
+    assert "another level after the rows left out" in only(checked, "cut")
+    assert [str(day) for day in checked.usable[0].bars.breaks] == [rows[205][0]]
+
+
 def test_a_spike_of_a_day_is_named_and_kept(check: Check, rows: Rows) -> None:
     checked = check({"A.csv": text(scaled(rows, 200, 201, 3.0))})
     assert {finding.kind for finding in checked.findings} == {"jump"}

@@ -58,6 +58,7 @@ def test_paris_has_a_filled_holiday_and_five_days_on_another_basis(check: Check)
     assert (basis.ticker, basis.rows) == ("VIV.PA", 5)
     assert "2024-12-09 to 2024-12-13" in basis.text
     vivendi = next(item.bars for item in checked.usable if item.bars.ticker == "VIV.PA")
+    assert [str(day) for day in vivendi.breaks] == ["2024-12-16"]
     assert not np.isin(np.arange("2024-12-09", "2024-12-14", dtype="datetime64[D]"), vivendi.dates).any()
 
 
