@@ -185,7 +185,6 @@ def write_html(path: Path, checked: Checked, *, title: str, strict: bool = False
         found = [finding for finding in checked.findings if finding.level is level]
         if found:
             groups.append(_Group(level.value.replace(" ", "-"), heading, tone, found))
-    facts = [line[0].upper() + line[1:] + "." for line in reading(checked)]
     verdict, _, rest = summary(checked, strict=strict).partition(": ")
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(PAGE)
     text = page.render(
@@ -193,8 +192,9 @@ def write_html(path: Path, checked: Checked, *, title: str, strict: bool = False
         verdict=verdict[0].upper() + verdict[1:] + ".",
         tone=_TONES[code],
         summary=rest + ".",
-        facts=facts,
-        groups=groups,
+        facts=[f"{line}." for line in reading(checked)],
+        decisive=[group for group in groups if group.tone == "bad"],
+        others=[group for group in groups if group.tone != "bad"],
         columns=_COLUMNS,
         rows=rows,
     )

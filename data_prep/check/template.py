@@ -42,6 +42,7 @@ td svg { width: 9.5rem; height: 2.1rem; display: block; }
 <p><strong class="{{ tone }}">{{ verdict }}</strong> {{ summary }}</p>
 {% for line in facts %}<p class="muted">{{ line }}</p>
 {% endfor %}
+{% macro listed(groups) %}
 {% for group in groups %}
 <h2 id="{{ group.key }}">{{ group.title }} ({{ group.findings | length }})</h2>
 <ul class="findings">
@@ -49,6 +50,8 @@ td svg { width: 9.5rem; height: 2.1rem; display: block; }
 <li><span class="tag {{ group.tone }}">{{ finding.kind }}</span>{{ finding.text }}</li>
 {% endfor %}</ul>
 {% endfor %}
+{% endmacro %}
+{{ listed(decisive) }}
 <h2 id="tickers">Tickers ({{ rows | length }})</h2>
 <div class="scroll"><table>
 <thead><tr><th class="text" scope="col">ticker</th><th class="text" scope="col">verdict</th>
@@ -62,6 +65,7 @@ td svg { width: 9.5rem; height: 2.1rem; display: block; }
 {% endfor %}</tbody></table></div>
 <p class="muted">Nothing is filled in. Rows left out and tickers left out are not used by the preparation either;
 repaired series are used as the line says. A vertical mark in a picture is a day that no sample reaches across.</p>
+{{ listed(others) }}
 </main>
 </body>
 </html>

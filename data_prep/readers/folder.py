@@ -66,7 +66,7 @@ def list_price_files(folder: Path, *, region: str | None = None) -> list[PriceFi
     )
     if not paths:
         raise DataError(
-            f"{folder}: no .csv or .txt file in it, expected one file of daily prices per ticker; "
+            f"{folder}: no .csv or .txt file in it (nor .tsv or .parquet), expected files of daily prices; "
             "point to the folder that holds them"
         )
     return [PriceFile(path, where, f"{where}/{path.relative_to(folder).as_posix()}") for path in paths]

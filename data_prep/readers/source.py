@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +29,12 @@ def read_text(path: Path, name: str) -> tuple[str, str]:
     DataError
         For bytes that are no text, or that are UTF-8 in one place and something else in another.
     """
-    data = path.read_bytes()
+    text, encoding = _decoded(path.read_bytes(), name)
+    # Of all line ends one is left, so that every line number is the one an editor shows.
+    return re.sub(r"\r*\n|\r", "\n", text) if "\r" in text else text, encoding
+
+
+def _decoded(data: bytes, name: str) -> tuple[str, str]:
     try:
         if b"\0" in data:
             raise DataError(
@@ -102,9 +108,12 @@ class Source:
     def rows(self) -> list[tuple[int, list[str]]]:
         """Line number and cells of each row; only made for messages."""
         reader = csv.reader(io.StringIO(self.text), delimiter=self.separator)
-        for _ in range(self.header_lines):
-            next(reader)
-        return [(reader.line_num, row) for row in reader if row and (len(row) > 1 or row[0].strip())]
+        try:
+            for _ in range(self.header_lines):
+                next(reader)
+            return [(reader.line_num, row) for row in reader if row and (len(row) > 1 or row[0].strip())]
+        except csv.Error as error:
+            raise DataError(f"{self.name}: not a readable CSV file ({error}); name it in exclude") from None
 
     def line(self, row: int) -> int:
         """Return the line of a row of `table`, counted from 1."""
@@ -189,21 +198,21 @@ class Source:
         return long
 
     def _unreadable(self) -> DataError:
-        try:
-            for line, row in self.rows:
-                if len(row) > (1 + len(self.wide) if self.wide else len(self.header)):
-                    return DataError(
-                        f"{self.name}, line {line}: found {len(row)} cells ({self.separator.join(row)[:60]!r}), "
-                        f"expected at most {len(self.header)} as in the header; correct the row, or name the file in "
-                        "exclude"
-                    )
-        except csv.Error:
-            pass
+        width = 1 + len(self.wide) if self.wide else len(self.header)
+        for line, row in self.rows:
+            if len(row) > width:
+                return DataError(
+                    f"{self.name}, line {line}: found {len(row)} cells ({self.separator.join(row)[:60]!r}), expected "
+                    f"at most {width} as in the header; correct the row, or name the file in exclude"
+                )
         return DataError(
             f"{self.name}: not a readable CSV file, expected rows of {len(self.header)} cells; name it in exclude"
         )
 
 
 def _cells(line: str, separator: str) -> tuple[str, ...]:
-    found: Sequence[str] = next(csv.reader([line.rstrip("\r")], delimiter=separator), [""])
+    try:
+        found: Sequence[str] = next(csv.reader([line], delimiter=separator), [""])
+    except csv.Error:  # a cell of more than 128 KiB
+        found = [line[:80]]
     return tuple(cell.strip() for cell in found) or ("",)

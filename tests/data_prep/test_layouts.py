@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from data_prep.errors import DataError
 from data_prep.readers.layouts import LAYOUTS, layout_named
@@ -251,6 +253,41 @@ def test_a_long_parquet_table_is_split_and_bad_ones_are_named(tmp_path: Path) ->
 def test_any_file_name_is_a_ticker(tmp_path: Path, name: str) -> None:
     (series,) = read(tmp_path, "Date,Open,High,Low,Close\n2020-01-02,1,2,1,1.5\n", name)
     assert series.ticker == name[:-4]
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(sorted(LAYOUT_EXAMPLES)),
+    edits=st.lists(
+        st.tuples(
+            st.integers(0, 250), st.sampled_from(["", "\n", "\r", ",", ";", '"', "\t", ".", "0", "-", "é", " ", "e"])
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_a_damaged_file_is_read_or_refused_and_never_fails_otherwise(
+    tmp_path: Path, kind: str, edits: list[tuple[int, str]]
+) -> None:
+    text = LAYOUT_EXAMPLES[kind]
+    for place, sign in edits:
+        place %= len(text)
+        text = text[:place] + sign + text[place + (sign == "") :]
+    series: list[RawSeries] = []
+    message = ""
+    try:
+        series = read(tmp_path, text)
+    except DataError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert series or "ABC.csv" in message
+    assert all(len(values) == len(item.dates) for item in series for values in item.columns.values())
+
+
+def test_every_kind_of_line_end_counts_as_one_line(tmp_path: Path) -> None:
+    lines = ["Date,Open,High,Low,Close", "2020-01-02,1,2,1,1.5", "2020-01-03,x,2,1,1.25"]
+    for end in ("\n", "\r\n", "\r", "\r\r\n"):
+        assert "line 3, column Open: found 'x'" in refusal(tmp_path, end.join(lines) + end)
 
 
 def test_the_documents_name_every_family_and_every_ending() -> None:
