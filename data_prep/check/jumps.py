@@ -15,7 +15,7 @@ __all__ = ["JUMP", "Jump", "adjustment_steps", "find_jumps", "other_basis"]
 JUMP = 0.4
 """A simple return of more than this, up or down, is looked at."""
 _CALM = 0.15
-_RATIOS = (1.5, *range(2, 11), 12, 15, 20, 25, 30, 40, 50)
+_RATIOS = (*range(2, 11), 12, 15, 20, 25, 30, 40, 50)
 _RATIO_TOLERANCE = 0.03
 _UNIT = 100.0
 _TURNED_BACK = 0.1
@@ -185,7 +185,7 @@ def _is_unit(move: float) -> bool:
 def _split(opened: Floats, close: Floats, row: int) -> str | None:
     """Return the ratio of a split that both the open and the close of a day agree with."""
     for ratio in _RATIOS:
-        for factor, shown in ((1.0 / ratio, f"{ratio:g}:1"), (ratio, f"1:{ratio:g}")):
+        for factor, shown in ((1.0 / ratio, f"{ratio}:1"), (ratio, f"1:{ratio}")):
             both = (opened[row] / close[row - 1] / factor, close[row] / close[row - 1] / factor)
             if all(abs(np.log(value)) < _RATIO_TOLERANCE for value in both):
                 return shown
