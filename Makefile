@@ -5,6 +5,7 @@
 # make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
 # make secagg-schedules   thousands of schedules of losses, lies and restarts against the secure sum
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
+# make bench-data   ticker-years per second of the check and of the preparation of price files
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp bench-secagg secagg-schedules audit scaling-study clean
+.PHONY: demo test lint types unit bench-dp bench-secagg bench-data secagg-schedules audit scaling-study clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -44,6 +45,9 @@ bench-secagg: $(VENV)/.ready
 
 secagg-schedules: $(VENV)/.ready
 	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py
+
+bench-data: $(VENV)/.ready
+	$(BIN)/python -m experiments.benchmarks.data_prep
 
 audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit

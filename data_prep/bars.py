@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 import numpy as np
@@ -34,6 +34,8 @@ class Bars:
         Traded units, NaN where the source gives none.
     basis : str
         "adjusted" (scaled by adjusted close / close) or "as published".
+    breaks : ndarray, shape (k,), datetime64[D]
+        First days of stretches that nothing may reach into from before, as after a split that is not adjusted for.
     truth : ndarray, shape (n,), float64, or None
         Conditional mean of the next day's log return; only the synthetic market knows it.
     """
@@ -48,6 +50,7 @@ class Bars:
     close: Floats
     volume: Floats
     basis: str = "as published"
+    breaks: Dates = field(default_factory=lambda: np.array([], dtype="datetime64[D]"))
     truth: Floats | None = None
 
     @property

@@ -47,6 +47,9 @@ def exchange_days(market: str, *, first: date, last: date) -> Dates:
             f"market {market!r} is not a known exchange, expected a code such as XNYS or XPAR; "
             "correct it, or leave the market out to use the days of the files"
         ) from None
+    except ValueError as error:
+        reason = str(error).split(", although", 1)[0]
+        raise DataError(f"market {market!r}: {reason}; leave the market out to use the days of the files") from None
     sessions: Dates = calendar.sessions.to_numpy().astype("datetime64[D]")
     return sessions
 
@@ -113,6 +116,8 @@ def align(bars: Bars, days: Dates, *, limit: int) -> Aligned | None:
     age = np.arange(stop - start) - (position - start)[row]
     usable = age <= limit
     breaks = np.r_[False, usable[1:] & ~usable[:-1]]
+    cut = np.searchsorted(days[start:stop], bars.breaks)
+    breaks[cut[(cut > 0) & (cut < len(breaks))]] = True
     segment = np.where(usable, np.cumsum(breaks), -1)
     take = source[row]
     close = bars.close[take]
@@ -133,6 +138,7 @@ def align(bars: Bars, days: Dates, *, limit: int) -> Aligned | None:
             close=close,
             volume=np.where(observed | np.isnan(volume), volume, 0.0),
             basis=bars.basis,
+            breaks=bars.breaks,
             truth=None if bars.truth is None else bars.truth[take],
         ),
         observed=observed,

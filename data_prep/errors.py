@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DataError", "bad_cell"]
+__all__ = ["DataError", "NoRowsError", "bad_cell"]
 
 
 class DataError(ValueError):
@@ -13,6 +13,10 @@ class DataError(ValueError):
     The message is a single line that names the file and, where they exist, the line, the column and the value, says
     what was expected, and ends with what to do next.
     """
+
+
+class NoRowsError(DataError):
+    """A file without a single row: nothing in it can be misread, its ticker is missing."""
 
 
 def bad_cell(file: Path | str, line: int, column: str, value: str, expected: str, hint: str) -> DataError:

@@ -68,6 +68,7 @@ def build_federation(
     spec: FederationSpec,
     *,
     sources: Mapping[str, Any],
+    checked: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Align, split, partition, compute features and write one shard per silo.
@@ -87,6 +88,8 @@ def build_federation(
         Settings.
     sources : Mapping
         JSON-able description of the input, part of the fingerprint.
+    checked : Mapping, optional
+        JSON-able account of the check, per ticker by `Bars.key`; what is under another key was left out as a whole.
     progress : callable, optional
         Called with stage, done, total.
 
@@ -131,7 +134,7 @@ def build_federation(
         for number, (path, keys) in enumerate(zip(paths, groups, strict=True)):
             directory = scratch / path.name
             directory.mkdir()
-            manifest = _write_silo(directory, [instruments[key] for key in keys], contexts, spec)
+            manifest = _write_silo(directory, [instruments[key] for key in keys], contexts, spec, checked or {})
             sync_directory(directory)
             summaries.append({"silo": path.name, "regions": manifest["regions"], "counts": manifest["counts"]})
             report("silos", number + 1, spec.silos)
@@ -142,6 +145,7 @@ def build_federation(
             (scratch / path.name).replace(path)
         sync_directory(out)
     used = {key for keys in groups for key in keys}
+    keys_of_bars = {item.key for item in bars}
     write_json(
         out / FEDERATION,
         {
@@ -151,6 +155,7 @@ def build_federation(
             "spec": asdict(spec),
             "sources": dict(sources),
             "instruments_without_samples": sorted(b.key for b in bars if b.key not in used),
+            "tickers_left_out": {key: dict(entry) for key, entry in (checked or {}).items() if key not in keys_of_bars},
             "silos": summaries,
         },
     )
@@ -187,7 +192,11 @@ def _align_all(bars: Sequence[Bars], contexts: Mapping[str, Context], spec: Fede
 
 
 def _write_silo(
-    directory: Path, items: Sequence[_Instrument], contexts: Mapping[str, Context], spec: FederationSpec
+    directory: Path,
+    items: Sequence[_Instrument],
+    contexts: Mapping[str, Context],
+    spec: FederationSpec,
+    checked: Mapping[str, Mapping[str, Any]],
 ) -> Mapping[str, Any]:
     sizes = {name: sum(len(item.samples.rows[name]) for item in items) for name in SPLIT_NAMES}
     known = all(item.aligned.bars.truth is not None for item in items)
@@ -211,7 +220,10 @@ def _write_silo(
             if split.dates is not None and split.instruments is not None:
                 split.dates[part] = bars.dates[rows].astype(np.int64)
                 split.instruments[part] = number
-    manifest = _manifest(items, contexts, splits, spec, clipped)
+    manifest = {
+        **_manifest(items, contexts, splits, spec, clipped),
+        "checked": [dict(checked.get(item.aligned.bars.key, {})) for item in items],
+    }
     write_shard(directory, splits, manifest)
     return manifest
 

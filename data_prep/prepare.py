@@ -9,18 +9,53 @@ from typing import Any
 
 from data_prep.bars import Bars, Dates
 from data_prep.calendar import exchange_days, union_days
+from data_prep.check.findings import Level
+from data_prep.check.folder import CHECK_VERSION, Checked, check_files
 from data_prep.errors import DataError
 from data_prep.features.compute import Context, build_context
 from data_prep.federation import build_federation, is_up_to_date, run_fingerprint, silo_paths
 from data_prep.files import fingerprint
 from data_prep.readers.factors import factor_files, is_factor_folder, read_factors
-from data_prep.readers.folder import PriceFile, check_exclude, list_price_files, read_files
+from data_prep.readers.folder import PriceFile, check_exclude, list_price_files
 from data_prep.readers.macro import is_macro_folder, macro_files, read_macro
 from data_prep.spec import HISTORY_DAYS, FederationSpec, Progress
 from data_prep.splits import Splits
 from data_prep.synthetic import GENERATOR_VERSION, MarketSpec, simulate
 
-__all__ = ["FederationSpec", "Splits", "prepare_files", "prepare_synthetic"]
+__all__ = ["FederationSpec", "Splits", "check_folders", "prepare_files", "prepare_synthetic"]
+
+
+def check_folders(
+    folders: Sequence[Path],
+    *,
+    exclude: Collection[str] = (),
+    layout: str | None = None,
+    markets: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Checked:
+    """Judge folders of price files as the preparation would; folders of macro and factor files are read, too.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        As for `prepare_files`.
+    exclude, layout, markets, progress
+        As for `check_files`.
+
+    Raises
+    ------
+    DataError
+        For a folder that is missing or empty, and for macro or factor files that cannot be read.
+    """
+    price_folders, macro, factors = _sort_folders(folders, None, None)
+    if macro is not None:
+        read_macro(macro)
+    if factors is not None:
+        read_factors(factors)
+    files = [file for folder in price_folders for file in list_price_files(folder)]
+    check_exclude(files, exclude)
+    _check_markets(markets or {}, {file.region for file in files})
+    return check_files(files, exclude=exclude, layout=layout, markets=markets, progress=progress)
 
 
 def prepare_files(
@@ -70,12 +105,7 @@ def prepare_files(
     price_folders, macro, factors = _sort_folders(folders, macro, factors)
     files = [file for folder in price_folders for file in list_price_files(folder)]
     check_exclude(files, exclude)
-    regions = sorted({file.region for file in files})
-    for region in markets or {}:
-        if region not in regions:
-            raise DataError(
-                f"markets names {region!r}, which is not among the regions {', '.join(regions)}; correct the name"
-            )
+    _check_markets(markets or {}, {file.region for file in files})
     sources = _describe(files, macro, factors, exclude, markets or {})
     if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
         report("unchanged", spec.silos, spec.silos)
@@ -83,16 +113,15 @@ def prepare_files(
     monthly = read_macro(macro) if macro else None
     daily = read_factors(factors) if factors else None
     first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
-    bars: list[Bars] = []
-    for item in read_files(files, exclude=exclude):
-        # Bars before the history that training needs only cost memory; some files begin in 1789.
-        bars.append(item.since(first))
-        report("files", len(bars), len(files))
+    checked = check_files(files, exclude=exclude, layout=spec.layout or None, markets=markets or {}, progress=report)
+    # Bars before the history that training needs only cost memory; some files begin in 1789.
+    bars = [item.bars.since(first) for item in checked.require(strict=spec.strict)]
+    regions = sorted({item.region for item in bars})
     contexts = {
         region: build_context(_days(region, bars, spec, (markets or {}).get(region)), macro=monthly, factors=daily)
         for region in regions
     }
-    return build_federation(bars, contexts, out, spec, sources=sources, progress=progress)
+    return build_federation(bars, contexts, out, spec, sources=sources, checked=_account(checked), progress=progress)
 
 
 def prepare_synthetic(
@@ -166,6 +195,13 @@ def _sort_folders(
     return prices, macro, factors
 
 
+def _check_markets(markets: Mapping[str, str], regions: Collection[str]) -> None:
+    for region in markets:
+        if region not in regions:
+            known = ", ".join(sorted(regions))
+            raise DataError(f"markets names {region!r}, which is not among the regions {known}; correct the name")
+
+
 def _describe(
     files: Sequence[PriceFile],
     macro: Path | None,
@@ -177,9 +213,26 @@ def _describe(
         "prices": {file.name: fingerprint(file.path) for file in files},
         "macro": {path.name: fingerprint(path) for path in macro_files(macro).values()} if macro else None,
         "factors": {path.name: fingerprint(path) for path in factor_files(factors)} if factors else None,
+        "rules": CHECK_VERSION,
         "exclude": sorted(exclude),
         "markets": dict(sorted(markets.items())),
     }
+
+
+def _account(checked: Checked) -> dict[str, dict[str, Any]]:
+    """Return, per ticker in use, how its file was read and what was left out or repaired; the rest under its file."""
+    account: dict[str, dict[str, Any]] = {}
+    for item in checked.usable:
+        account[item.bars.key] = {
+            "file": item.figures.file,
+            "layout": item.figures.layout,
+            "left_out": dict(sorted(item.figures.left_out.items())),
+            "findings": [finding.text for finding in item.findings if finding.level is not Level.NOTE],
+        }
+    for file, ticker in sorted(checked.unusable):
+        texts = [x.text for x in checked.findings if (x.file, x.ticker, x.level) == (file, ticker, Level.TICKER)]
+        account[f"{file}: {ticker}" if ticker else file] = {"file": file, "ticker_left_out": texts}
+    return account
 
 
 def _days(region: str, bars: Sequence[Bars], spec: FederationSpec, market: str | None) -> Dates:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from data_prep.errors import DataError
+from data_prep.readers.layouts import layout_named
 from data_prep.splits import Splits
 
 __all__ = ["HISTORY_DAYS", "FederationSpec", "Progress"]
@@ -45,6 +46,10 @@ class FederationSpec:
         Public divisor of the raw log return.
     target_clip : float
         Public range of the scaled target, +- this value.
+    layout : str
+        Name of the layout of all text files; empty to detect it for each.
+    strict : bool
+        Whether anything a check would leave out or repair refuses the input.
     """
 
     silos: int = 20
@@ -58,8 +63,12 @@ class FederationSpec:
     fill_limit: int = 3
     target_scale: float = 0.01
     target_clip: float = 10.0
+    layout: str = ""
+    strict: bool = False
 
     def __post_init__(self) -> None:
+        if self.layout:
+            layout_named(self.layout)
         for name, value, low in (
             ("silos", self.silos, 1),
             ("floor", self.floor, 1),

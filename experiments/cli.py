@@ -24,7 +24,7 @@ from server_app.report.data import ReportError
 EXPECTED = (ConfigError, DataError, PrivacyError, ReportError, RunError, SecAggError, SiloError)
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
-data_cli = typer.Typer(no_args_is_help=True, help="Prepare samples from price files.")
+data_cli = typer.Typer(no_args_is_help=True, help="Judge price files and prepare samples from them.")
 run_cli = typer.Typer(no_args_is_help=True, help="Start and resume runs of a simulated federation.")
 silo_cli = typer.Typer(no_args_is_help=True, help="A silo's own folder.")
 ledger_cli = typer.Typer(no_args_is_help=True, help="Privacy ledgers.")
@@ -53,6 +53,12 @@ class Engine(StrEnum):
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of price files; macro and factor folders may be among them.")
 ]
+Layout = Annotated[
+    str | None, typer.Option(help="Layout of all text files, where it cannot be detected; docs/data.md lists them.")
+]
+Exclude = Annotated[list[str] | None, typer.Option(help="File to leave out.")]
+Market = Annotated[list[str] | None, typer.Option(help="Exchange of a folder as folder=code, for example us=XNYS.")]
+Strict = Annotated[bool, typer.Option(help="Refuse what would be left out or repaired.")]
 Silos = Annotated[int, typer.Option(help="Number of silos.")]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of tickers over silos.")]
 Seed = Annotated[int, typer.Option(help="Seed of the partition, and of the synthetic market.")]
@@ -126,14 +132,76 @@ def prepare(
     silos: Silos = 20,
     alpha: Alpha = 0.2,
     seed: Seed = 2025,
-    exclude: Annotated[list[str] | None, typer.Option(help="File to leave out.")] = None,
+    exclude: Exclude = None,
+    layout: Layout = None,
+    market: Market = None,
+    strict: Strict = False,
 ) -> None:
     """Turn price files into samples, partitioned over silos."""
     from data_prep.prepare import FederationSpec, prepare_files
 
-    spec = FederationSpec(silos=silos, alpha=alpha, seed=seed)
-    shards = prepare_files(folders, out, spec, exclude=tuple(exclude or ()))
+    spec = FederationSpec(silos=silos, alpha=alpha, seed=seed, layout=layout or "", strict=strict)
+    shards = prepare_files(folders, out, spec, exclude=tuple(exclude or ()), markets=_markets(market))
+    for line in _read_as(shards):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     console.print(f"{len(shards)} silos in {out}", highlight=False)
+
+
+@data_cli.command("check")
+def check(
+    folders: Folders,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for everything found, as JSON.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="File for a page with a picture per ticker.")] = None,
+    exclude: Exclude = None,
+    layout: Layout = None,
+    market: Market = None,
+    strict: Strict = False,
+) -> None:
+    """Judge price files; exit code 0 for clean, 1 for usable with something left out, 2 for refused."""
+    from data_prep.check.findings import Level
+    from data_prep.check.report import reading, summary, ticker_table, write_html, write_report_json
+    from data_prep.prepare import check_folders
+
+    checked = check_folders(folders, exclude=tuple(exclude or ()), layout=layout, markets=_markets(market))
+    console.print(ticker_table(checked))
+    for finding in sorted(checked.findings, key=lambda finding: list(Level).index(finding.level)):
+        console.print(f"{finding.level}: {finding.text}", highlight=False, soft_wrap=True, markup=False)
+    for line in reading(checked):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if json_file is not None:
+        write_report_json(json_file, checked, strict=strict)
+    if html_file is not None:
+        title = "Price files: " + ", ".join(folder.resolve().name for folder in folders)
+        write_html(html_file, checked, title=title, strict=strict)
+    console.print(summary(checked, strict=strict), highlight=False, soft_wrap=True)
+    raise typer.Exit(checked.exit_code(strict=strict))
+
+
+def _markets(given: list[str] | None) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in given or []]
+    for region, equals, code in pairs:
+        if not equals or not region or not code:
+            raise DataError(f"--market: found {region!r}, expected folder=code such as us=XNYS; correct the option")
+    return {region: code for region, _, code in pairs}
+
+
+def _read_as(shards: list[Path]) -> list[str]:
+    """Say in which layouts the files were read and what was left out, from the manifests."""
+    from collections import Counter
+
+    layouts: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    for shard in shards:
+        for entry in json.loads((shard / "manifest.json").read_text(encoding="utf-8"))["checked"]:
+            layouts[entry["layout"]] += 1
+            rows.update(entry["left_out"])
+    tickers = json.loads((shards[0].parent / "federation.json").read_text(encoding="utf-8"))["tickers_left_out"]
+    lines = ["layouts: " + ", ".join(f"{name} ({number})" for name, number in sorted(layouts.items()))]
+    if rows:
+        found = ", ".join(f"{kind} ({number})" for kind, number in sorted(rows.items()))
+        lines.append(f"rows left out or repaired: {found}")
+    lines += [f"ticker left out: {text}" for entry in tickers.values() for text in entry["ticker_left_out"]]
+    return lines
 
 
 @data_cli.command("synth")

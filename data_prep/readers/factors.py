@@ -1,7 +1,7 @@
 """Ken French's daily five-factor and momentum files, as his data library publishes them.
 
 A prose header of varying length, then a row of column names that starts with a comma, rows `YYYYMMDD, percent, ...`,
-and at times a copyright footer. Percent become fractions here and nowhere else.
+and at times a block of yearly returns and a copyright footer. Percent become fractions here and nowhere else.
 """
 
 from __future__ import annotations
@@ -111,11 +111,19 @@ def _read(path: Path) -> tuple[Dates, dict[str, Floats]]:
     start, names = head
     days: list[np.datetime64] = []
     rows: list[list[float]] = []
+    ended = False
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
         for line, text in enumerate(stream, start=1):
             cells = [cell.strip() for cell in text.split(",")]
-            if line <= start or not cells[0].isdigit():
+            if line <= start:
                 continue
+            if not cells[0].isdigit():
+                ended = bool(rows)
+                continue
+            if ended and len(cells[0]) < len("YYYYMMDD"):
+                continue  # the block of yearly returns below the daily ones
+            if ended:
+                raise bad_cell(path, line, "date", cells[0], "no daily row below the end of the daily rows", _HINT)
             day = _day(cells[0])
             if day is None or (days and day <= days[-1]):
                 raise bad_cell(path, line, "date", cells[0], "a later day than the row above, as YYYYMMDD", _HINT)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_prep.errors import DataError
-from data_prep.features.table import FEATURES
+from data_prep.features.table import FEATURES, MEMORY_ROWS
 from data_prep.prepare import FederationSpec, Splits, prepare_files, prepare_synthetic
 from data_prep.shards import open_shard
 
@@ -158,6 +159,56 @@ def test_bad_input_leaves_an_earlier_result_as_it_was(folders: list[Path], tmp_p
     assert contents(out) == before
     prepare_files(folders, out, SPEC, exclude=["BAD.csv"])
     assert contents(out).keys() == before.keys()
+
+
+def test_what_a_check_leaves_out_is_left_out_and_counted_in_the_manifests(folders: list[Path], tmp_path: Path) -> None:
+    file = folders[0] / "US1.csv"
+    lines = file.read_text().splitlines()
+    day = lines[300].split(",")[0]
+    lines[300] = f"{day},1,2,1,0,5"
+    file.write_text("\n".join(lines) + "\n")
+    (folders[0] / "EMPTY.csv").write_text("")
+    shards = [open_shard(path) for path in prepare_files(folders, tmp_path / "out", SPEC)]
+    entries = {e["file"]: e for shard in shards for e in shard.manifest["checked"]}
+    assert entries["us/US1.csv"]["left_out"] == {"no positive price": 1}
+    assert "us/US1.csv, line 301, column Close: found '0'" in entries["us/US1.csv"]["findings"][0]
+    assert entries["us/US2.csv"] == {"file": "us/US2.csv", "layout": "ohlcv", "left_out": {}, "findings": []}
+    federation = json.loads((tmp_path / "out" / "federation.json").read_text())
+    assert list(federation["tickers_left_out"]) == ["us/EMPTY.csv"]
+    assert "the file is empty" in federation["tickers_left_out"]["us/EMPTY.csv"]["ticker_left_out"][0]
+    for shard in shards:
+        if "US1" in shard.manifest["tickers"]:
+            own = np.asarray(shard.train.instruments) == shard.manifest["tickers"].index("US1")
+            days = np.asarray(shard.train.dates)[own].astype("datetime64[D]").astype(str)
+            assert day not in days
+            assert lines[299].split(",")[0] not in days, "its target would have been the missing close"
+            assert lines[302].split(",")[0] in days
+
+
+def test_strict_refuses_what_would_be_left_out(folders: list[Path], tmp_path: Path) -> None:
+    (folders[0] / "EMPTY.csv").write_text("")
+    with pytest.raises(DataError, match=r"us/EMPTY\.csv: the file is empty"):
+        prepare_files(folders, tmp_path / "out", replace(SPEC, strict=True))
+    prepare_files(folders, tmp_path / "out", replace(SPEC, strict=True), exclude=["EMPTY.csv"])
+
+
+def test_nothing_reaches_across_a_split_that_is_not_adjusted_for(folders: list[Path], tmp_path: Path) -> None:
+    file = folders[0] / "US1.csv"
+    lines = file.read_text().splitlines()
+    flat = lines[400].split(",")[4]
+    for i in range(401, len(lines)):
+        day, *prices, volume = lines[i].split(",")
+        values = [float(flat) if i == 401 else float(price) for price in prices]
+        lines[i] = ",".join([day, *(f"{value / 4:.6f}" for value in values), volume])
+    file.write_text("\n".join(lines) + "\n")
+    shards = [open_shard(path) for path in prepare_files(folders, tmp_path / "out", SPEC)]
+    (shard,) = [shard for shard in shards if "US1" in shard.manifest["tickers"]]
+    own = np.asarray(shard.train.instruments) == shard.manifest["tickers"].index("US1")
+    days = list(np.asarray(shard.train.dates)[own].astype("datetime64[D]").astype(str))
+    assert lines[399].split(",")[0] in days
+    gone = {line.split(",")[0] for line in lines[400 : 400 + MEMORY_ROWS]}
+    assert not gone & set(days)
+    assert np.abs(np.asarray(shard.train.targets)[own]).max() < SPEC.target_clip
 
 
 def test_an_interruption_leaves_no_silo_half_written(

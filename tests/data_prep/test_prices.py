@@ -1,4 +1,4 @@
-"""Price files are read in every known layout, and bad ones are refused by file, line, column and value."""
+"""A file is read as it is or refused by file, line, column and value; a folder is listed and read as a whole."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep.check.folder import check_files
+from data_prep.check.strict import read_bars
 from data_prep.errors import DataError
-from data_prep.readers.folder import check_exclude, list_price_files, read_files
-from data_prep.readers.prices import read_bars
+from data_prep.readers.folder import check_exclude, list_price_files
 
 YAHOO = "Date,Open,High,Low,Close,Adj Close,Volume\n"
 PLAIN = "Date,Open,High,Low,Close,Volume\n"
@@ -33,22 +34,22 @@ def refusal(folder: Path, text: str, name: str = "ABC.csv") -> str:
 
 
 def test_adjusted_close_puts_all_four_prices_on_one_basis(tmp_path: Path) -> None:
-    text = YAHOO + "2020-01-02,10,12,8,10,5,100\n2020-01-03,10,11,9,10,10,200\n"
+    text = YAHOO + "2020-01-02,10,12,8,10,5,100\n2020-01-03,8,8.8,7.2,8,5,200\n"
     bars = read_bars(write(tmp_path, text), region="us")
     assert bars.basis == "adjusted"
-    np.testing.assert_array_equal(bars.open, [5.0, 10.0])
-    np.testing.assert_array_equal(bars.high, [6.0, 11.0])
-    np.testing.assert_array_equal(bars.low, [4.0, 9.0])
-    np.testing.assert_array_equal(bars.close, [5.0, 10.0])
+    np.testing.assert_array_equal(bars.open, [5.0, 5.0])
+    np.testing.assert_array_equal(bars.high, [6.0, 5.5])
+    np.testing.assert_array_equal(bars.low, [4.0, 4.5])
+    np.testing.assert_array_equal(bars.close, [5.0, 5.0])
     np.testing.assert_array_equal(bars.volume, [100.0, 200.0])
     assert (bars.ticker, bars.region, bars.key) == ("ABC", "us", "us/ABC")
 
 
 def test_rows_in_any_order_are_returned_sorted(tmp_path: Path) -> None:
-    text = PLAIN + "2020-01-06,3,3,3,3,30\n2020-01-02,1,1,1,1,10\n2020-01-03,2,2,2,2,20\n"
+    text = PLAIN + "2020-01-06,3,3,3,3,30\n2020-01-02,2,2,2,2,10\n2020-01-03,2.5,2.5,2.5,2.5,20\n"
     bars = read_bars(write(tmp_path, text), region="r")
     assert [str(day) for day in bars.dates] == ["2020-01-02", "2020-01-03", "2020-01-06"]
-    np.testing.assert_array_equal(bars.close, [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(bars.close, [2.0, 2.5, 3.0])
     np.testing.assert_array_equal(bars.volume, [10.0, 20.0, 30.0])
 
 
@@ -130,7 +131,8 @@ def test_an_unknown_header_is_refused_and_the_known_ones_listed(tmp_path: Path) 
     message = refusal(tmp_path, "Datum;Erster;Hoch\n1;2;3\n")
     assert "line 1" in message
     assert "Datum;Erster;Hoch" in message
-    assert "Date,Open,High,Low,Close,Adj Close,Volume" in message
+    assert "yahoo: date,open,high,low,close,volume,adj close" in message
+    assert "german: datum,erster,hoch,tief,schlusskurs,stuecke" in message
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
@@ -148,11 +150,10 @@ def test_a_weekly_bulk_file_is_refused(tmp_path: Path) -> None:
     assert "'W'" in message
 
 
-def test_two_tickers_in_one_bulk_file_are_refused(tmp_path: Path) -> None:
+def test_two_tickers_are_not_read_as_one(tmp_path: Path) -> None:
     row = ",D,20200102,000000,1,2,1,1.5,10.5,0\n"
     message = refusal(tmp_path, BULK + "A.US" + row + "B.US" + row, "x.txt")
-    assert "line 3" in message
-    assert "'B.US'" in message
+    assert "holds 2 tickers (A.US, B.US" in message
 
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_folders_are_searched_with_their_sub_folders(tmp_path: Path) -> None:
     write(tmp_path / "us", "not prices", "readme.md")
     files = list_price_files(tmp_path / "us")
     assert [file.name for file in files] == ["us/A.csv", "us/nested/B.txt"]
-    assert [bars.key for bars in read_files(files)] == ["us/A", "us/B"]
+    assert [item.bars.key for item in check_files(files).judged] == ["us/A", "us/B"]
 
 
 def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
@@ -181,11 +182,11 @@ def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
 def test_all_unreadable_files_are_named_at_once_and_can_be_excluded(tmp_path: Path) -> None:
     write(tmp_path, PLAIN + "2020-01-02,1,2,1,1,5\n", "A.csv")
     write(tmp_path, PLAIN + "2020-01-02,x,2,1,1,5\n", "B.csv")
-    write(tmp_path, "", "C.csv")
+    write(tmp_path, "Datum\n", "C.csv")
     files = list_price_files(tmp_path, region="r")
     with pytest.raises(DataError, match=r"r/B\.csv, line 2, column Open: found 'x'.*1 more files.*r/C\.csv"):
-        list(read_files(files))
-    assert [bars.ticker for bars in read_files(files, exclude=["B", "C.csv"])] == ["A"]
+        check_files(files).require()
+    assert [x.bars.ticker for x in check_files(files, exclude=["B", "C.csv"]).judged] == ["A"]
 
 
 def test_exclude_must_name_files_that_exist(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_exclude_must_name_files_that_exist(tmp_path: Path) -> None:
 def test_excluding_everything_is_refused(tmp_path: Path) -> None:
     write(tmp_path, PLAIN + "2020-01-02,1,2,1,1,5\n", "A.csv")
     with pytest.raises(DataError, match="every price file"):
-        list(read_files(list_price_files(tmp_path), exclude=["A"]))
+        check_files(list_price_files(tmp_path), exclude=["A"])
 
 
 def test_one_ticker_in_two_files_is_refused(tmp_path: Path) -> None:
@@ -205,4 +206,4 @@ def test_one_ticker_in_two_files_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "x"):
         write(folder, PLAIN + "2020-01-02,1,2,1,1,5\n", "A.csv")
     with pytest.raises(DataError, match=r"r/x/A\.csv: holds ticker 'A', which r/A\.csv has already"):
-        list(read_files(list_price_files(tmp_path, region="r")))
+        check_files(list_price_files(tmp_path, region="r")).require()

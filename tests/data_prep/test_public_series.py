@@ -41,6 +41,14 @@ def test_a_bad_macro_cell_is_named(macro_folder: Path, row: str, column: str, va
     assert f"UNRATE.csv, line 3, column {column}: found {value}" in str(caught.value)
 
 
+def test_points_and_blanks_of_fred_are_missing_and_not_zero(macro_folder: Path) -> None:
+    rows = ["2020-01-01,3.5", "2020-02-01,.", "2020-03-01,", "2020-04-01, . ", "2020-05-01,0"]
+    (macro_folder / "UNRATE.csv").write_text("observation_date,UNRATE\r\n" + "\r\n".join(rows))
+    unrate = read_macro(macro_folder)["UNRATE"]
+    assert [str(month) for month in unrate.months] == ["2020-01", "2020-05"]
+    np.testing.assert_array_equal(unrate.values, [3.5, 0.0])
+
+
 def test_a_missing_macro_series_is_named(macro_folder: Path) -> None:
     (macro_folder / "INDPRO.csv").unlink()
     with pytest.raises(DataError, match="observation_date,INDPRO"):
@@ -102,6 +110,33 @@ def test_a_bad_factor_row_is_named(factor_folder: Path, row: str, message: str) 
     (factor_folder / "mom.CSV").write_text("\n".join(text))
     with pytest.raises(DataError, match=message):
         read_factors(factor_folder)
+
+
+def test_yearly_returns_and_the_footer_are_not_data(factor_folder: Path) -> None:
+    before = read_factors(factor_folder)
+    text = (factor_folder / "mom.CSV").read_text().rsplit("Copyright", 1)
+    block = "  Annual Factors: January-December\n,Mom   \n  2019,   12.34\n  2020,  -99.99\n\nCopyright"
+    (factor_folder / "mom.CSV").write_text(block.join(text))
+    after = read_factors(factor_folder)
+    np.testing.assert_array_equal(after.dates, before.dates)
+    np.testing.assert_array_equal(after.returns["Mom"], before.returns["Mom"])
+
+
+def test_daily_rows_below_the_end_of_the_daily_rows_are_refused_not_dropped(factor_folder: Path) -> None:
+    text = (factor_folder / "mom.CSV").read_text().splitlines()
+    text.insert(10, "")
+    (factor_folder / "mom.CSV").write_text("\n".join(text))
+    with pytest.raises(DataError, match=r"mom\.CSV, line 12, column date"):
+        read_factors(factor_folder)
+
+
+def test_per_cent_become_fractions_once_and_column_names_lose_their_padding(factor_folder: Path) -> None:
+    lines = (factor_folder / "five.CSV").read_text().splitlines()
+    lines[3] = lines[3].split(",")[0] + ",  1.25, -0.50,  0.00,  0.10,  0.20, 0.01"
+    (factor_folder / "five.CSV").write_text("\n".join(lines))
+    returns = read_factors(factor_folder).returns
+    assert [returns[name][0] for name in ("Mkt-RF", "SMB", "HML")] == [0.0125, -0.005, 0.0]
+    assert "Mom" in returns
 
 
 def test_a_missing_factor_is_named(factor_folder: Path) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.errors import DataError
+from data_prep.check.strict import read_bars
 from data_prep.prepare import FederationSpec, prepare_files
 from data_prep.readers.factors import read_factors
-from data_prep.readers.folder import list_price_files, read_files
 from data_prep.readers.macro import read_macro
-from data_prep.readers.prices import read_bars
 from data_prep.shards import open_shard
 
 
@@ -64,38 +62,3 @@ def test_factors_are_fractions_up_to_the_last_day_before_the_footer(real: Path) 
     assert str(factors.dates[-1]) == "2024-07-31"
     assert factors.returns["Mkt-RF"][-1] == pytest.approx(0.0152)
     assert factors.returns["Mom"][-1] == pytest.approx(0.0102)
-
-
-def test_stooq_bulk_names_its_bad_files_and_reads_the_rest(real: Path) -> None:
-    files = list_price_files(real / "stooq_bulk_us" / "data")
-    with pytest.raises(DataError, match=r"fitb\.us\.txt, line 3777, column <HIGH>.*viri\.us\.txt") as caught:
-        list(read_files(files))
-    assert "\n" not in str(caught.value)
-    bad = ["fitb.us.txt", "psec.us.txt", "snyr.us.txt", "viri.us.txt", "vsacu.us.txt", "wtmau.us.txt"]
-    assert len(list(read_files(files, exclude=bad))) == len(files) - len(bad)
-
-
-def test_stooq_symbol_files_in_both_languages_are_read(real: Path) -> None:
-    for language, tickers in (("polish_header", 4), ("english_header", 2)):
-        bars = list(read_files(list_price_files(real / "stooq_symbol_csv" / language)))
-        assert len(bars) == tickers
-
-
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "es_madrid",
-        "de_dax_german_locale",
-        "ugly/01_investing_fr",
-        "ugly/03_german_semicolon",
-        "ugly/04_monthly_posing_as_daily",
-        "ugly/08_yahoo_zero_null_single",
-        "ugly/09_stooq_bulk",
-        "ugly/12_same_series_every_ticker",
-        "ugly/13_missing_cells",
-        "ugly/16_no_volume_column",
-    ],
-)
-def test_folders_in_other_layouts_or_with_bad_cells_are_refused_by_file_and_line(real: Path, folder: str) -> None:
-    with pytest.raises(DataError, match=r"\.(csv|txt), line \d+.*(exclude|convert)"):
-        list(read_files(list_price_files(real / folder)))

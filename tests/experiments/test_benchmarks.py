@@ -1,4 +1,4 @@
-"""The benchmark of the DP-SGD step: its structure, and that the variants do the same work. Never its timings."""
+"""The benchmarks: their structure, and that variants do the same work. Never their timings."""
 
 import io
 import warnings
@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from experiments.benchmarks import dp_step
+from experiments.benchmarks import data_prep, dp_step
 from experiments.benchmarks.secagg import __main__ as secagg_benchmark
 from privacy.mlp import Mlp
 from privacy.mlp_kernel import clip_limit
@@ -93,3 +93,12 @@ def test_the_benchmark_of_secure_aggregation_plays_both_sides(capsys: pytest.Cap
     for part in ("mask of 10,000 values", "Shamir combine, 14 of 20", "round of 5 x 1,000, 1 lost: coordinator"):
         assert part in printed
     assert "MISSED" not in printed, "targets are for the real sizes"
+
+
+def test_the_benchmark_of_the_preparation_prints_both_stages_and_the_goal() -> None:
+    out = Console(file=io.StringIO(), width=140)
+    data_prep.main(["--tickers", "6", "--silos", "1"], out)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "check " in text
+    assert "prepare, check included" in text
+    assert "1,000 ticker-years / s" in text

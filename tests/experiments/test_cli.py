@@ -138,6 +138,83 @@ def test_an_option_out_of_range(refused: Run, tmp_path: Path, option: str, value
     assert not (tmp_path / "out").exists()
 
 
+def test_a_check_of_sound_files_ends_with_0_and_says_how_they_were_read(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prices(tmp_path / "good", "A.csv", text=long_history(20.0))
+    assert run("data", "check", folder) == 0
+    shown = capsys.readouterr().out
+    assert "layouts: ohlcv (1)" in shown
+    assert "clean: 1 of 1 tickers" in shown
+
+
+def test_a_check_ends_with_1_for_what_is_left_out_and_2_where_that_is_not_wanted(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prices(tmp_path / "mixed", "A.csv", text=long_history(20.0))
+    (folder / "B.csv").write_text("", encoding="utf-8")
+    page, stored = tmp_path / "check.html", tmp_path / "check.json"
+    assert run("data", "check", folder, "--html", page, "--json", stored) == 1
+    assert "ticker left out: mixed/B.csv: the file is empty" in capsys.readouterr().out
+    assert json.loads(stored.read_text(encoding="utf-8"))["exit_code"] == 1
+    assert "mixed/B.csv: the file is empty" in page.read_text(encoding="utf-8")
+    assert run("data", "check", folder, "--strict") == 2
+    assert run("data", "check", folder, "--exclude", "B.csv", "--strict") == 0
+
+
+def test_a_check_ends_with_2_for_a_file_that_cannot_be_read_and_still_shows_the_others(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prices(tmp_path / "bad", "A.csv", text=long_history(20.0))
+    (folder / "B.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    assert run("data", "check", folder) == 2
+    shown = capsys.readouterr()
+    assert "refused: bad/B.csv, line 1: found header 'a,b'" in shown.out
+    assert "refused: 1 of 1 tickers in 2 files usable" in shown.out
+    assert shown.err == ""
+
+
+def test_a_layout_is_fixed_by_name_in_check_and_preparation(
+    run: Run, refused: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = long_history(20.0).replace("2019-01-01", "2019-01-02").splitlines()
+    rows = [line.split(",") for line in text[1:] if int(line[8:10]) <= 12]
+    days = [[f"{row[0][5:7]}/{row[0][8:10]}/{row[0][:4]}", *row[1:]] for row in rows]
+    content = HEADER + "".join(",".join(row) + "\n" for row in days)
+    folder = prices(tmp_path / "us", "A.csv", text=content)
+    assert run("data", "check", folder) == 2
+    assert "--layout, one of ohlcv-dmy, ohlcv-mdy" in capsys.readouterr().out
+    run("data", "check", folder, "--layout", "ohlcv-mdy")
+    assert "layouts: ohlcv-mdy (1)" in capsys.readouterr().out
+    out = tmp_path / "out"
+    assert "layout: found 'x'" in refused("data", "prepare", folder, "--out", out, "--layout", "x")
+    assert "us/A.csv, line 2" in refused("data", "prepare", folder, "--out", out)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [("us", "expected folder=code"), ("asia=XTKS", "names 'asia'"), ("us=XXXX", "market 'XXXX'")],
+)
+def test_a_market_that_is_none_is_refused(refused: Run, tmp_path: Path, option: str, expected: str) -> None:
+    folder = prices(tmp_path / "us", "A.csv", text=long_history(20.0))
+    assert expected in refused("data", "check", folder, "--market", option)
+
+
+def test_a_preparation_says_how_files_were_read_and_what_was_left_out(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prices(tmp_path / "mixed", "A.csv", text=long_history(20.0))
+    lines = long_history(31.0).splitlines()
+    lines[50] = lines[50].rsplit(",", 5)[0] + ",,,,,"
+    (folder / "B.csv").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "C.csv").write_text("", encoding="utf-8")
+    assert run("data", "prepare", folder, "--out", tmp_path / "out", "--silos", 1) == 0
+    shown = capsys.readouterr().out
+    assert "layouts: ohlcv (2)" in shown
+    assert "rows left out or repaired: no prices (1)" in shown
+    assert "ticker left out: mixed/C.csv: the file is empty" in shown
+
+
 def test_a_second_preparation_of_the_same_files_changes_nothing(run: Run, tmp_path: Path) -> None:
     folder = prices(tmp_path / "tickers")
     for number in range(4):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ torch.set_num_threads(1)
 SPEC = FederationSpec(
     silos=1, min_samples=50, splits=Splits(train=(2020, 2021), validation=(2022, 2022), test=(2023, 2023))
 )
+STRICT = replace(SPEC, strict=True)
 MODEL = Mlp(N_FEATURES, (8,))
 BOUND, CLIP = 3.0, 1.0
 TICKER = "US1"
@@ -181,6 +182,25 @@ def test_a_hostile_bar_changes_only_samples_whose_windows_hold_it(
     assert (np.abs(after.targets) <= SPEC.target_clip).all()
 
 
+@pytest.mark.parametrize("price", [float("nan"), -1.0, float("inf")])
+def test_a_bar_that_is_left_out_changes_only_samples_whose_windows_hold_it(
+    market: Market, before: Samples, price: float
+) -> None:
+    row = 200
+    after = market.prepared(row, price)
+    key = [np.array([f"{t} {d}" for t, d in zip(s.tickers, s.days, strict=True)]) for s in (before, after)]
+    assert set(key[1]) < set(key[0])
+    days = np.array([line.split(",")[0] for line in market.lines()[1:]], dtype="datetime64[D]")
+    gone = np.flatnonzero(~np.isin(key[0], key[1]))
+    kept = np.flatnonzero(np.isin(key[0], key[1]))
+    moved = np.union1d(gone, kept[changed_rows(before.features[kept], after.features)])
+    place = np.searchsorted(days, before.days[moved]) - (row - 1)
+    assert (before.tickers[moved] == TICKER).all()
+    assert list(place[np.isin(moved, gone)]) == [-1, 0]
+    assert ((place >= -1) & (place < MEMORY_ROWS)).all()
+    assert 2 < len(moved) <= before.samples_per_bar
+
+
 @pytest.mark.parametrize("scaling", ["public", "released"])
 @pytest.mark.parametrize(("price", "volume"), HOSTILE)
 def test_a_bar_of_m_samples_moves_the_release_by_two_clips_for_each(
@@ -273,7 +293,7 @@ def test_prices_that_are_not_positive_numbers_are_refused_by_name(market: Market
     folder.mkdir()
     (folder / f"{TICKER}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(DataError, match="line 201, column Close"):
-        prepare_files([folder], tmp_path / "out", SPEC)
+        prepare_files([folder], tmp_path / "out", STRICT)
 
 
 @pytest.mark.parametrize("factor", [1000.0, 1e-6])
@@ -285,4 +305,4 @@ def test_a_close_outside_the_range_of_its_own_day_is_refused(market: Market, tmp
     folder.mkdir()
     (folder / f"{TICKER}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(DataError, match="line 201"):
-        prepare_files([folder], tmp_path / "out", SPEC)
+        prepare_files([folder], tmp_path / "out", STRICT)

@@ -1,0 +1,1 @@
+"""One way to judge price files, shared by `fcfl data check` and the preparation."""
