@@ -18,7 +18,7 @@ from secagg.messages import Run
 from tests.secagg.federation import seeded
 from tests.secagg.regular import Regular
 
-VECTORS = Path(__file__).with_name("graph_vectors.json")
+VECTORS = Path(__file__).parent / "vectors" / "graph.json"
 RUN_ID = bytes(range(16))
 
 

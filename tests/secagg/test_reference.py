@@ -16,8 +16,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-KNOWN: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
-IDS = ("alpha", "bravo", "charlie")
+VECTORS = Path(__file__).parent / "vectors" / "round_of_five.json"
+KNOWN: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
+IDS, T = ("alpha", "bravo", "charlie", "delta", "echo"), 4
+SURVIVORS = IDS[:4]
 PRIME = 2**256 + 297
 SCOPE = [1, bytes(range(16)), 7]
 LAYOUT = {
@@ -25,7 +27,7 @@ LAYOUT = {
         {"name": "A", "length": 4, "bits": 32, "bound": 8.0, "step": 2.0**-20},
         {"name": "C", "length": 2, "bits": 64, "bound": 1e6, "step": 2.0**-30},
     ],
-    "parties": 3,
+    "parties": 5,
 }
 
 
@@ -61,8 +63,12 @@ def entropy(silo: int) -> Callable[[int], bytes]:
 
 
 def share(secret: bytes, draw: Callable[[int], bytes]) -> list[bytes]:
-    a, b = (int.from_bytes(draw(49), "big") % PRIME for _ in range(2))
-    return [((a * x * x + b * x + int.from_bytes(secret, "big")) % PRIME).to_bytes(33, "big") for x in (1, 2, 3)]
+    drawn = [int.from_bytes(draw(49), "big") % PRIME for _ in range(T - 1)]
+    powers = [*drawn, int.from_bytes(secret, "big")]
+    return [
+        (sum(c * x ** (T - 1 - i) for i, c in enumerate(powers)) % PRIME).to_bytes(33, "big")
+        for x in range(1, len(IDS) + 1)
+    ]
 
 
 def mask(key: bytes, name: str, length: int, width: int) -> list[int]:
@@ -135,12 +141,12 @@ class Silo:
 
 
 def test_a_second_implementation_gets_the_same_bytes() -> None:
-    silos = [Silo(i) for i in range(3)]
+    silos = [Silo(i) for i in range(len(IDS))]
     for s in silos:
         s.enrol()
     assert cbor(silos[0].enrolment).hex() == KNOWN["enrolment_alpha"]
     roster = message("roster", entries=[s.entry for s in silos])
-    run = message("run", version=1, run_id=SCOPE[1], roster=roster, threshold=3, max_colluders=0)
+    run = message("run", version=1, run_id=SCOPE[1], roster=roster, threshold=T, max_colluders=0)
     assert cbor(run).hex() == KNOWN["run"]
     roster_hash = labelled("roster-hash", cbor(roster))
     assert roster_hash.hex() == KNOWN["roster_hash"]
@@ -173,18 +179,20 @@ def test_a_second_implementation_gets_the_same_bytes() -> None:
         signature=alpha.sign("masked-input", 7, "alpha", digest, [0, bytes(32)], arrays_hash),
     )  # fmt: skip
     assert cbor(head).hex() == KNOWN["masked_header_alpha"]
-    request = message("unmask-request", run_id=SCOPE[1], epoch=7, announcement_hash=digest, survivors=list(IDS))
+    request = message("unmask-request", run_id=SCOPE[1], epoch=7, announcement_hash=digest, survivors=list(SURVIVORS))
     assert cbor(request).hex() == KNOWN["unmask_request"]
-    shares = {s.id: s.seed_shares[0] for s in silos}
+    shares = {s.id: s.seed_shares[0] for s in silos if s.id in SURVIVORS}
+    lost = {s.id: s.mask_shares[0] for s in silos if s.id not in SURVIVORS}
     request_hash = labelled("unmask-request-hash", cbor(request))
     reply = message(
-        "unmask-shares", sender="alpha", epoch=7, self_mask_shares=shares, mask_key_shares={},
-        signature=alpha.sign("unmask-shares", 7, "alpha", request_hash, shares, {}),
+        "unmask-shares", sender="alpha", epoch=7, self_mask_shares=shares, mask_key_shares=lost,
+        signature=alpha.sign("unmask-shares", 7, "alpha", request_hash, shares, lost),
     )  # fmt: skip
     assert cbor(reply).hex() == KNOWN["unmask_shares_alpha"]
+    assert KNOWN["sum"] == {name: [4 * value for value in KNOWN["encoded"][name]] for name in ("A", "C")}
 
 
 @pytest.mark.parametrize(("name", "width"), [("A", 4), ("C", 8)])
 def test_the_known_masked_vectors_differ_from_their_common_input(name: str, width: int) -> None:
     plain = b"".join((v % (1 << 8 * width)).to_bytes(width, "little") for v in KNOWN["encoded"][name]).hex()
-    assert len({plain, *(arrays[name] for arrays in KNOWN["masked"].values())}) == 4
+    assert len({plain, *(arrays[name] for arrays in KNOWN["masked"].values())}) == 6

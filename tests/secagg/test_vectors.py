@@ -1,4 +1,4 @@
-"""Known answers of protocol version 1: any other implementation must get these, and this one must not drift.
+"""Known answers of a whole round of five: any other implementation must get these, and this one must not drift.
 
 Everything follows from the documentation's definitions and the inputs below; the entropy of silo i is the sequence
 SHAKE-256(f"fcfl-secagg/vectors/{i}/{k}") for the k-th request, k from 1, and its Ed25519 private key
@@ -19,11 +19,11 @@ from secagg.ring import Layout, Segment
 from tests.secagg.federation import seeded
 from tests.secagg.signers import TestSigner
 
-VECTORS = Path(__file__).with_name("vectors.json")
+VECTORS = Path(__file__).parent / "vectors" / "round_of_five.json"
 
 
 def compute() -> dict[str, Any]:
-    ids = ("alpha", "bravo", "charlie")
+    ids = ("alpha", "bravo", "charlie", "delta", "echo")
     entropy = {s: seeded(f"fcfl-secagg/vectors/{i}") for i, s in enumerate(ids)}
     keys = {s: silo.new_run_keys(entropy[s]) for s in ids}
     signers = {s: TestSigner.of(f"fcfl-secagg/vectors/{i}/identity") for i, s in enumerate(ids)}
@@ -41,10 +41,10 @@ def compute() -> dict[str, Any]:
         for s in ids
     }
     roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in enrolments.values()))
-    run = Run(1, bytes(range(16)), roster, 3)
+    run = Run(1, bytes(range(16)), roster, 4)
     made = {s: silo.create_bundle(run, keys[s], s, 7, entropy[s], signer=signers[s]) for s in ids}
     bundles = {s: bundle for s, (_, bundle) in made.items()}
-    layout = Layout((Segment("A", 4, 32, 8.0, 2.0**-20), Segment("C", 2, 64, 1e6, 2.0**-30)), 3)
+    layout = Layout((Segment("A", 4, 32, 8.0, 2.0**-20), Segment("C", 2, 64, 1e6, 2.0**-30)), 5)
     outcomes = (EpochOutcome(6, "completed", ids),)
     announcement = coordinator.announce(run, 7, bundles, layout, b"plan", outcomes, {"alpha": b"head"})
     values = {"A": np.array([1.0, -1.0, 8.0, 0.0]), "C": np.array([1e6, -0.5])}
@@ -56,11 +56,17 @@ def compute() -> dict[str, Any]:
         )
         for s in ids
     }
-    request = coordinator.unmask_request(run, announcement, ids)
-    reply = silo.answer_unmask(
-        run, keys["alpha"], silo.record_masked(made["alpha"][0], announcement), "alpha", announcement, publics,
-        coordinator.ciphertexts_for(bundles, "alpha"), request, signer=signers["alpha"],
-    )  # fmt: skip
+    survivors = ids[:4]  # the vector of echo is lost
+    request = coordinator.unmask_request(run, announcement, survivors)
+    replies = {
+        s: silo.answer_unmask(
+            run, keys[s], silo.record_masked(made[s][0], announcement), s, announcement, publics,
+            coordinator.ciphertexts_for(bundles, s), request, signer=signers[s],
+        )
+        for s in survivors
+    }  # fmt: skip
+    received = {s: masked[s] for s in survivors}
+    total = coordinator.aggregate(run, announcement, publics, received, replies)
     return {
         "enrolment_alpha": enrolments["alpha"].to_bytes().hex(),
         "run": run.to_bytes().hex(),
@@ -73,7 +79,8 @@ def compute() -> dict[str, Any]:
         "masked_header_alpha": masked["alpha"].header_bytes().hex(),
         "masked": {s: {name: array.tobytes().hex() for name, array in m.arrays.items()} for s, m in masked.items()},
         "unmask_request": request.to_bytes().hex(),
-        "unmask_shares_alpha": reply.to_bytes().hex(),
+        "unmask_shares_alpha": replies["alpha"].to_bytes().hex(),
+        "sum": {name: array.tolist() for name, array in total.items()},
     }
 
 
