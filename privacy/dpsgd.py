@@ -109,8 +109,8 @@ def _clipped_sum(
     for chosen in _calls(rows, 0, len(features)):
         part = model.clipped_gradient_sum(
             params,
-            torch.from_numpy(np.ascontiguousarray(np.take(features, chosen, 0), dtype=np.float32)),
-            torch.from_numpy(np.ascontiguousarray(np.take(targets, chosen, 0), dtype=np.float32)),
+            torch.from_numpy(np.ascontiguousarray(features[chosen], dtype=np.float32)),
+            torch.from_numpy(np.ascontiguousarray(targets[chosen], dtype=np.float32)),
             clip_norm,
         )
         gradients = part.total if gradients is None else gradients.double() + part.total

@@ -140,12 +140,14 @@ class Small:
         **policy: Any,
     ) -> "Small":
         homes = {}
+        doubled = names is not None and len(set(names)) < len(names)
+        free = {"roster": "", "allow_unpinned": True} if doubled else {}
         for i in range(n):
             size = records[i] if records is not None else 100 + 10 * i
             data = write_samples(root / "samples" / name_of(i), size, seed=i)
             limits = {**policy, **(policies or {}).get(i, {})}
             name = names[i] if names is not None else name_of(i)
-            homes[name_of(i)] = SiloHome.create(root / "silos" / name_of(i), silo_toml(name, data, **limits))
+            homes[name_of(i)] = SiloHome.create(root / "silos" / name_of(i), silo_toml(name, data, **free, **limits))
         # Names that are no rosters (two silos of one name) are not pinned; those tests are about the coordinator.
         pins = {home.settings.name: home for home in homes.values()}
         write_roster(root / "silos" / "roster.toml", pins.values())
