@@ -62,8 +62,13 @@ class Message:
         return cls(**{name: value[name] for name in cls.CHECKS if name in value})
 
 
+_SCALARS = frozenset({bool, int, float, str, bytes, type(None)})
+
+
 def plain(value: object) -> Any:
     """Return the plain data (maps, arrays, scalars) of messages and of frozen records inside them."""
+    if type(value) in _SCALARS:  # nearly everything is one, and the questions below are slow
+        return value
     if isinstance(value, Message):
         given = {name: getattr(value, name) for name in value.CHECKS}
         left_out = [name for name in value.OPTIONAL if given[name] is None]
