@@ -10,6 +10,7 @@ from client_app.errors import Declined, SiloError
 from client_app.policy import SWITCHES, Policy, check_plan, check_terms, load_settings
 from privacy.errors import PrivacyError
 from privacy.mlp import Mlp
+from privacy.records import SILO_ZERO_ADJACENCY
 from privacy.release import ReleasePlan
 from privacy.terms import RunTerms
 from tests.client_app.terms import plan_of, terms_of
@@ -246,3 +247,36 @@ def test_too_small_a_roster_declines() -> None:
 )
 def test_a_plan_may_ask_for_less_than_agreed(change: dict[str, Any]) -> None:
     checked_plan(dataclasses.replace(fitting_plan(), **change))
+
+
+@pytest.mark.parametrize("change", [{"purpose": "scale"}, {"scale_hash": bytes(32)}])
+def test_features_keep_their_public_scale_unless_the_terms_agreed_to_a_release(change: dict[str, Any]) -> None:
+    plan = dataclasses.replace(fitting_plan(), **change)
+    with pytest.raises(Declined, match="public scale"):
+        checked_plan(plan)
+    terms = terms_of(scaling_noise=20.0)
+    agreed = dataclasses.replace(plan, terms_hash=terms.hash())
+    check_plan(POLICY_OF_THE_TESTS, terms, agreed, enrolled=10, records=100)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, None),
+        ({"control_smoothing": 0.1}, "drift control"),
+        ({"control_gain": 0.1}, "drift control"),
+        ({"score_total": 9.0}, "not uniform"),
+    ],
+)
+def test_with_the_silo_as_unit_only_a_uniform_coin_and_an_update_are_agreed_to(
+    change: dict[str, Any], says: str | None
+) -> None:
+    terms = terms_of(adjacency=SILO_ZERO_ADJACENCY)
+    alone = {"control_smoothing": 0.0, "control_gain": 0.0, "score_total": 10.0}
+    size = Mlp(terms.features, terms.hidden).size
+    plan = plan_of(terms, parameters=size, **(alone | change))
+    if says is None:
+        check_plan(POLICY_OF_THE_TESTS, terms, plan, enrolled=10, records=100)
+        return
+    with pytest.raises(Declined, match=says):
+        check_plan(POLICY_OF_THE_TESTS, terms, plan, enrolled=10, records=100)
