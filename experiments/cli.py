@@ -14,7 +14,9 @@ from rich.table import Table
 
 from client_app.errors import SiloError
 from data_prep.errors import DataError
+from experiments.deployment.cli import conduct, run_silo
 from experiments.roster_cli import roster_cli
+from experiments.run_settings import Set, read_settings
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
 from secagg.errors import SecAggError
@@ -25,7 +27,9 @@ EXPECTED = (ConfigError, DataError, PrivacyError, ReportError, RunError, SecAggE
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 data_cli = typer.Typer(no_args_is_help=True, help="Judge price files and prepare samples from them.")
-run_cli = typer.Typer(no_args_is_help=True, help="Start and resume runs of a simulated federation.")
+run_cli = typer.Typer(
+    no_args_is_help=True, help="Start and resume runs, of a simulated federation or over deployed silos."
+)
 silo_cli = typer.Typer(no_args_is_help=True, help="A silo's own folder.")
 ledger_cli = typer.Typer(no_args_is_help=True, help="Privacy ledgers.")
 secagg_cli = typer.Typer(no_args_is_help=True, help="Secure aggregation.")
@@ -39,6 +43,8 @@ GROUPS = {
 }
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
+run_cli.command("conduct")(conduct)
+silo_cli.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run_silo)
 
 console = Console()
 
@@ -62,7 +68,6 @@ Strict = Annotated[bool, typer.Option(help="Refuse what would be left out or rep
 Silos = Annotated[int, typer.Option(help="Number of silos.")]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of tickers over silos.")]
 Seed = Annotated[int, typer.Option(help="Seed of the partition, and of the synthetic market.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as key=value; see 'fcfl settings'.")]
 OnEngine = Annotated[
     Engine, typer.Option("--engine", help="simulation: Flower's engine through 'flwr run'; local: in this process.")
 ]
@@ -112,7 +117,7 @@ def demo(
     """Train one model over simulated silos and open the way to its report."""
     from data_prep.prepare import FederationSpec, prepare_files, prepare_synthetic
 
-    given = {"silos": silos, "rounds": rounds, "participation.cohort": min(10.0, silos / 2), **_settings(settings)}
+    given = {"silos": silos, "rounds": rounds, "participation.cohort": min(10.0, silos / 2), **read_settings(settings)}
     _checked(given)
     spec = FederationSpec(silos=silos)
     if data:
@@ -231,7 +236,7 @@ def start(
     shards = sorted(samples.glob("silo-*"))
     if not shards:
         raise ConfigError(f"{samples}: no silo-00, silo-01, ... in it; make them with 'fcfl data prepare' or 'synth'")
-    _train(out, shards, {"silos": len(shards), **_settings(settings)}, engine)
+    _train(out, shards, {"silos": len(shards), **read_settings(settings)}, engine)
 
 
 @run_cli.command("resume")
@@ -351,20 +356,6 @@ def settings() -> None:
     for key, entry in KEYS.items():
         table.add_row(key, str(entry.default), entry.doc)
     console.print(table)
-
-
-def _settings(given: list[str] | None) -> dict[str, Any]:
-    """Read ``key=value`` pairs; values are read as JSON where they are, else as text."""
-    values: dict[str, Any] = {}
-    for pair in given or []:
-        key, equals, text = pair.partition("=")
-        if not equals or key not in KEYS:
-            raise ConfigError(f"{key}: unknown setting; 'fcfl settings' lists them, and --set wants key=value")
-        try:
-            values[key] = json.loads(text)
-        except ValueError:  # no JSON, or a number with thousands of digits
-            values[key] = text
-    return values
 
 
 def _checked(given: dict[str, Any]) -> RunConfig:

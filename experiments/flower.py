@@ -64,8 +64,8 @@ class Flower:
             SuperNodes and Ray actors of a simulated federation; 0 with real SuperNodes.
         """
         overrides = self.home / "run-config.toml"
-        overrides.write_text(_toml(config), encoding="utf-8")
-        command = [_tool("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
+        overrides.write_text(toml(config), encoding="utf-8")
+        command = run_command(APP, overrides)
         if nodes:
             federation = (
                 f"num-supernodes={nodes} client-resources-num-cpus=1 client-resources-num-gpus=0 "
@@ -218,7 +218,12 @@ def _tool(name: str) -> str:
     return str(path)
 
 
-def _toml(config: Mapping[str, Any]) -> str:
+def run_command(app: Path, run_config: Path) -> list[str]:
+    """Command that submits the app in folder ``app`` and ends with the run; its output is Flower's log."""
+    return [_tool("flwr"), "run", str(app), CONNECTION, "--stream", "--run-config", str(run_config)]
+
+
+def toml(config: Mapping[str, Any]) -> str:
     """Write flat settings as nested tables, which Flower flattens again."""
     tables: dict[str, list[str]] = {}
     for name, value in config.items():

@@ -1,5 +1,6 @@
 """The node as a process: arguments, log lines, exit code."""
 
+import argparse
 import json
 import logging
 import sys
@@ -9,11 +10,11 @@ from pathlib import Path
 from client_app.errors import SiloError
 from client_app.home import SiloHome
 from client_app.node.fleet import NodeError
-from client_app.node.service import run_node
-from client_app.node.settings import load_node_settings
+from client_app.node.service import Polling, run_node
+from client_app.node.settings import load_connection
 from privacy.errors import IdentityError
 
-FAILED, USAGE = 1, 2
+FAILED = 1
 
 logger = logging.getLogger("fcfl.node")
 
@@ -40,18 +41,30 @@ def log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("fcfl silo run", description="Run the node of one silo until it is stopped.")
+    parser.add_argument("home", type=Path, help="the silo's folder")
+    parser.add_argument("--busy", type=_seconds, default=Polling.busy, help="seconds between two looks in a run")
+    parser.add_argument("--idle", type=_seconds, default=Polling.idle, help="seconds between two looks otherwise")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.05 <= value <= 60:
+        raise argparse.ArgumentTypeError(f"{text}: expected seconds between 0.05 and 60")
+    return value
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run until stopped; return the exit code."""
-    if len(arguments) != 1:
-        print("usage: python -m client_app.node HOME", file=sys.stderr)
-        return USAGE
-    home = Path(arguments[0]).resolve()
+    given = _parser().parse_args(arguments)
+    home = given.home.resolve()
     log_to_stderr()
     try:
         # A silo that could answer nothing does not announce itself.
         SiloHome.open(home)
-        settings = load_node_settings(home)
-        run_node(home, settings.connection, settings.polling)
+        run_node(home, load_connection(home), Polling(given.busy, given.idle))
     except (NodeError, SiloError, IdentityError) as error:
         logger.error("%s", error)
         return FAILED

@@ -1,0 +1,1 @@
+"""Conduct runs over real silos: registered nodes, a SuperLink with TLS, restarts of whatever dies."""
