@@ -211,9 +211,10 @@ def test_a_row_is_computed_alike_in_any_place_and_company(model: Mlp) -> None:
 
     def computed(rows: Tensor) -> list[Tensor]:
         layers, last, forecast = mlp_kernel._forward(model, blocks, mlp_kernel._padded(rows))
-        signals, squares = mlp_kernel._backward(model, blocks, layers, forecast - 1.0)
+        norms = mlp_kernel._Norms.room(len(layers), len(forecast), torch.float32)
+        signals = mlp_kernel._backward(model, blocks, layers, forecast - 1.0, norms)
         factors, kept, _ = mlp_kernel._factors(
-            [*(layer.entering for layer in layers), last], signals, squares, forecast - 1.0, blocks[-2], 0.1
+            norms, [*(layer.entering for layer in layers), last], signals, forecast - 1.0, blocks[-2], 0.1
         )
         found = [last, forecast, factors, kept]
         for layer, signal in zip(layers, signals, strict=True):
