@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EPS = 1e-5
 _UNIT = 2.0**-24  # unit roundoff of float32
 _ALIKE = 8  # rows come in multiples of this, so that a row's result depends neither on its place nor on its company
+_NARROW = 16  # columns
 # Up to here float32 squares neither overflow nor vanish; beyond, norms are taken in float64.
 _SAFE_SQUARE, _SAFE_ACTIVATIONS = 1e30, 1e18
 # Beyond these a product with a clipped gradient could fall below float32's normal range; the record becomes null.
@@ -125,6 +126,17 @@ def _check_features(model: "Mlp", features: Tensor) -> None:
         )
 
 
+def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return rows @ matrix + bias, where a row's result depends neither on its place nor on its company.
+
+    Narrow matrices go column by column: their products are made by other routines, in which it would.
+    """
+    if matrix.shape[1] >= _NARROW:
+        return torch.mm(rows, matrix) if bias is None else torch.addmm(bias, rows, matrix)
+    product = torch.stack([torch.mv(rows, column) for column in matrix.unbind(1)], dim=1)
+    return product if bias is None else product.add_(bias)
+
+
 @lru_cache(maxsize=16)
 def _neutral(width: int) -> tuple[Tensor, Tensor]:
     """Gain 1 and shift 0: with them the normalisation is computed in vector registers, without any it is not."""
@@ -136,7 +148,7 @@ def _forward(model: "Mlp", blocks: list[Tensor], features: Tensor) -> tuple[list
     layers = []
     for index, width in enumerate(model.hidden):
         weight, bias, gain, shift = blocks[4 * index : 4 * index + 4]
-        linear = torch.addmm(bias, entering, weight.t())
+        linear = _product(entering, weight.t(), bias)
         activated = functional.gelu(linear)
         normalised, mean, rstd = torch.native_layer_norm(activated, [width], *_neutral(width), _EPS)
         layers.append(_Layer(entering, linear, activated, mean, rstd, normalised))
@@ -232,7 +244,7 @@ def _backward(
         signals.append(_Signal(into_linear, by_gain, by_shift))
         norms.of_signal(index, signals[-1])
         if index > 0:
-            signal = into_linear @ weight
+            signal = _product(into_linear, weight)
     return signals[::-1]
 
 

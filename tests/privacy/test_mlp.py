@@ -203,7 +203,11 @@ def test_a_record_does_not_depend_on_its_company() -> None:
     assert relative(together, alone) < 1e-5
 
 
-@pytest.mark.parametrize("model", [FULL, Mlp(7, (16, 8))])
+@pytest.mark.parametrize(
+    "model",
+    [FULL, SMALL, *(Mlp(7, hidden) for hidden in ((16, 8), (9, 9), (1,), (5, 320), (17, 21), (6, 7, 8), (33, 15, 12)))],
+    ids=str,
+)
 def test_a_row_is_computed_alike_in_any_place_and_company(model: Mlp) -> None:
     """Bit for bit: what the proof of the clipped sum assumes of products of a multiple of 8 rows."""
     params, features, _ = batch(model, ROWS, seed=4)
