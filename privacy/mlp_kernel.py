@@ -237,9 +237,7 @@ def _backward(
         into_activation = torch.ops.aten.native_layer_norm_backward(
             signal, layer.activated, [model.hidden[index]], layer.mean, layer.rstd, gain, shift, [True, False, False]
         )[0]
-        into_linear = torch.ops.aten.gelu_backward.grad_input(
-            into_activation, layer.linear, grad_input=into_activation
-        )
+        into_linear = torch.ops.aten.gelu_backward.grad_input(into_activation, layer.linear, grad_input=into_activation)
         by_shift = signal if index < len(layers) - 1 else (residual, blocks[-2])
         signals.append(_Signal(into_linear, by_gain, by_shift))
         norms.of_signal(index, signals[-1])
