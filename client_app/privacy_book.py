@@ -50,11 +50,22 @@ class PrivacyBook:
 
         A budget counts in full from its opening on, however much of it was used: where it stopped may depend on
         outputs. One that was closed without any release counts nothing.
+
+        Raises
+        ------
+        Declined
+            If one of them protects something else than this run (a record or a silo, and what takes its place): the
+            epsilons of unlike promises have no sum.
         """
         released = {record.run for record in self._records if isinstance(record, Release)}
         left_out = {record.run for record in self._records if isinstance(record, RunClosed)} - released
         left_out |= set(besides.budgets())
         others = [r for r in self._records if isinstance(r, RunOpened) and r.run not in left_out]
+        if unlike := sorted({run.adjacency for run in others} - {besides.adjacency}):
+            raise Declined(
+                f"the ledger holds budgets for the adjacency {', '.join(map(repr, unlike))}, this run is for "
+                f"{besides.adjacency!r}: their epsilons do not add up to one total; use one kind of run for a data set"
+            )
         return sum(run.epsilon for run in others), sum(run.delta for run in others)
 
     def open_run(self, terms: RunTerms, software: str) -> None:

@@ -46,7 +46,7 @@ class RunState:
         ``D_hat`` of the last completed round.
     spent : mapping of str to Budget
         Upper bound on a silo's spend of each budget of the run: as if one silo had contributed in every epoch
-        announced so far.
+        announced so far, and the whole budget once an epoch did not fit that silo any more.
     abandoned, empty : int
         Consecutive abandoned epochs and rounds without contributor.
     ledger_heads : mapping of str to bytes
@@ -248,9 +248,16 @@ def exhausted(settings: Settings, state: RunState, records: Mapping[str, int]) -
 
 
 def announced(settings: Settings, state: RunState, plan: ReleasePlan) -> RunState:
-    """State once an epoch is announced: its number is used, and its cost counts in the upper bound."""
+    """State once an epoch is announced: its number is used, and its cost counts in the upper bound.
+
+    Where it does not fit a silo that took part in every epoch, it still may fit one that did not. That silo can have
+    spent more than the first, up to the whole budget; so the bound is the whole budget from then on.
+    """
     for part in charges(settings, plan):
-        state = replace(state, spent=fits(state.spent, part) or state.spent)
+        after = fits(state.spent, part)
+        if after is None:
+            after = {**state.spent, **{charge.run: state.spent[charge.run].full() for charge in part}}
+        state = replace(state, spent=after)
     return replace(state, epoch=state.epoch + 1)
 
 

@@ -101,6 +101,13 @@ class CountFilter:
             raise BudgetExceeded(f"a contribution does not fit: {excess}; end the run or keep to the plan")
         return replace(self, used=self.used + 1, spent=add_up(self.spent, plan.rdp(self.order)))
 
+    def full(self) -> "CountFilter":
+        """Return the filter with all contributions used: the most that any sequence of them can have been.
+
+        Guarantee, adjacency and assumptions: those of the class. `spent`, which decides nothing, stays.
+        """
+        return replace(self, used=self.contributions)
+
     @property
     def fraction(self) -> float:
         """Share of the contributions used, in [0, 1]. Bookkeeping, no guarantee of its own."""
@@ -167,5 +174,5 @@ class CountFilter:
 
 
 Budget = RenyiFilter | CountFilter
-"""Either filter: both take a `MechanismPlan` in `admits` and `charge`, and have `order`, `spent`, `fraction` and
-`epsilon(delta)`."""
+"""Either filter: both take a `MechanismPlan` in `admits` and `charge`, and have `order`, `spent`, `full`,
+`fraction` and `epsilon(delta)`."""

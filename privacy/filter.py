@@ -139,6 +139,13 @@ class RenyiFilter:
             )
         return replace(self, spent=add_up(self.spent, cost))
 
+    def full(self) -> "RenyiFilter":
+        """Return the filter with all of its budget spent: the most that any sequence of releases can have cost.
+
+        Guarantee, adjacency and assumptions: those of the class.
+        """
+        return replace(self, spent=self.budget)
+
     @property
     def fraction(self) -> float:
         """Share of the Renyi budget used, in [0, 1]; 1 if the budget is 0. Bookkeeping, no guarantee of its own."""

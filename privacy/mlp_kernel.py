@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _EPS = 1e-5
 _UNIT = 2.0**-24  # unit roundoff of float32
 _ALIKE = 8  # rows come in multiples of this, so that a row's result depends neither on its place nor on its company
+_NARROW = 16  # columns
 # Up to here float32 squares neither overflow nor vanish; beyond, norms are taken in float64.
 _SAFE_SQUARE, _SAFE_ACTIVATIONS = 1e30, 1e18
 # Beyond these a product with a clipped gradient could fall below float32's normal range; the record becomes null.
@@ -48,19 +50,63 @@ class _Signal:
     gain: Tensor
     shift: Tensor | tuple[Tensor, Tensor]
 
-    def squares(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Squared norms per record: of the linear map's, and of the two others together."""
+    def norms(self, linear: Tensor, gain: Tensor, shift: Tensor) -> None:
+        """Write the norms per record, in the precision of where they go."""
+        _norms(self.linear, linear)
+        _norms(self.gain, gain)
         if isinstance(self.shift, Tensor):
-            shift = _square(self.shift, dtype)
+            _norms(self.shift, shift)
         else:
             residual, weight = self.shift
-            shift = torch.linalg.vector_norm(weight, dtype=dtype).mul(residual).square_()
-        return _square(self.linear, dtype), _square(self.gain, dtype).add_(shift)
+            torch.mul(residual, torch.linalg.vector_norm(weight, dtype=shift.dtype), out=shift)
 
 
-def _square(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
-    return norms.square_()
+def _norms(rows: Tensor, out: Tensor) -> None:
+    torch.linalg.vector_norm(rows, dim=1, dtype=out.dtype, out=out)
+
+
+@dataclass(slots=True)
+class _Norms:
+    """Norms per record as rows of one matrix, so that few operations work on all of them.
+
+    Rows: of the activations that enter each of the L + 1 linear maps, of the signals that leave them, then of gain and
+    shift of every hidden layer.
+    """
+
+    matrix: Tensor
+    rows: tuple[Tensor, ...]
+    hidden: int
+
+    @classmethod
+    def room(cls, hidden: int, records: int, dtype: torch.dtype) -> "_Norms":
+        """Nothing measured yet."""
+        matrix = torch.empty(4 * hidden + 2, records, dtype=dtype)
+        return cls(matrix, matrix.unbind(), hidden)
+
+    def of_signal(self, index: int, signal: _Signal) -> None:
+        """Measure what a hidden layer sends back."""
+        others = 2 * (self.hidden + 1 + index)
+        signal.norms(self.rows[self.hidden + 1 + index], self.rows[others], self.rows[others + 1])
+
+    def of_activations(self, entering: list[Tensor], residual: Tensor) -> None:
+        """Measure what enters the linear maps; the last one's signal is the residual."""
+        for index, rows in enumerate(entering):
+            _norms(rows, self.rows[index])
+        self.rows[2 * self.hidden + 1].copy_(residual)
+
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """Squared gradient norm per record and all squared activations, from the norms, which are used up.
+
+        The squared norm of an outer product is the product of squares (Goodfellow 2015): n_i = sum over Linear of
+        |g|^2 (|a|^2 + 1) + sum over LayerNorm of (|g xhat|^2 + |g|^2). Every value comes from its own column.
+        """
+        self.matrix.square_()
+        activations = self.matrix[: self.hidden + 1]
+        products = torch.addcmul(*2 * (self.matrix[self.hidden + 1 : 2 * self.hidden + 2],), activations)
+        total, *others = (*products.unbind(), *self.rows[2 * self.hidden + 2 :])
+        for other in others:
+            total.add_(other)
+        return total, activations
 
 
 def _blocks(model: "Mlp", flat: Tensor) -> list[Tensor]:
@@ -80,18 +126,34 @@ def _check_features(model: "Mlp", features: Tensor) -> None:
         )
 
 
+def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return rows @ matrix + bias, where a row's result depends neither on its place nor on its company.
+
+    Narrow matrices go column by column: their products are made by other routines, in which it would.
+    """
+    if matrix.shape[1] >= _NARROW:
+        return torch.mm(rows, matrix) if bias is None else torch.addmm(bias, rows, matrix)
+    product = torch.stack([torch.mv(rows, column) for column in matrix.unbind(1)], dim=1)
+    return product if bias is None else product.add_(bias)
+
+
+@lru_cache(maxsize=16)
+def _neutral(width: int) -> tuple[Tensor, Tensor]:
+    """Gain 1 and shift 0: with them the normalisation is computed in vector registers, without any it is not."""
+    return torch.ones(width), torch.zeros(width)
+
+
 def _forward(model: "Mlp", blocks: list[Tensor], features: Tensor) -> tuple[list[_Layer], Tensor, Tensor]:
     entering = features
     layers = []
     for index, width in enumerate(model.hidden):
         weight, bias, gain, shift = blocks[4 * index : 4 * index + 4]
-        linear = torch.addmm(bias, entering, weight.t())
+        linear = _product(entering, weight.t(), bias)
         activated = functional.gelu(linear)
-        normalised, mean, rstd = torch.native_layer_norm(activated, [width], None, None, _EPS)
+        normalised, mean, rstd = torch.native_layer_norm(activated, [width], *_neutral(width), _EPS)
         layers.append(_Layer(entering, linear, activated, mean, rstd, normalised))
         entering = torch.addcmul(shift, normalised, gain)
-    forecast = torch.addmv(blocks[-1].expand(len(features)), entering, blocks[-2])
-    return layers, entering, forecast
+    return layers, entering, torch.mv(entering, blocks[-2]).add_(blocks[-1])
 
 
 def _padded(features: Tensor) -> Tensor:
@@ -138,56 +200,36 @@ def clip_limit(model: "Mlp", clip_norm: float) -> float:
     return clip_norm * (1.0 - RESERVE) / ((1.0 + norm) * (1.0 + (2 * ROWS + 1) * rounding()))
 
 
-def _squares(
-    entering: list[Tensor],
-    signals: list[tuple[Tensor, Tensor]],
-    residual: Tensor,
-    weight: Tensor,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Squared gradient norm per record: of an outer product it is the product of squares (Goodfellow 2015).
-
-    n_i = sum over Linear of |g|^2 (|a|^2 + 1) + sum over LayerNorm of (|g xhat|^2 + |g|^2). Also all |a|^2, and
-    that of the output weight, which meets the scaled residual as an activation does.
-    """
-    activations = [_square(rows, dtype) for rows in entering]
-    factor = torch.linalg.vector_norm(weight, dtype=dtype).square_()
-    largest = torch.stack([*activations, factor.expand(len(residual))])
-    total = residual.to(dtype).square().mul_(activations.pop().add_(1.0))
-    for activation, (linear, others) in zip(activations, signals, strict=True):
-        total.addcmul_(linear, activation.add_(1.0)).add_(others)
-    return total, largest
-
-
 def _factors(
-    entering: list[Tensor],
-    signals: list[_Signal],
-    squares_of: list[tuple[Tensor, Tensor]],
-    residual: Tensor,
-    weight: Tensor,
-    limit: float,
+    norms: _Norms, entering: list[Tensor], signals: list[_Signal], residual: Tensor, weight: Tensor, limit: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Clip factor and clipped square per record, and which float32 cannot represent, if any; by its own row only."""
-    squares, largest = _squares(entering, squares_of, residual, weight, torch.float32)
+    norms.of_activations(entering, residual)
+    squares, activations = norms.squares()
     null = None
-    # Written so that NaN is not safe.
-    if not (float(squares.max()) < _SAFE_SQUARE and float(largest.max()) < _SAFE_ACTIVATIONS):
-        safe = (squares < _SAFE_SQUARE) & (largest.amax(0) < _SAFE_ACTIVATIONS)
-        again = [signal.squares(torch.float64) for signal in signals]
-        exact, largest = _squares(entering, again, residual, weight, torch.float64)
+    # The output weight meets the scaled residual as an activation does. Written so that NaN is not safe.
+    factor = float(torch.linalg.vector_norm(weight, dtype=torch.float64)) ** 2
+    usual = factor < _SAFE_ACTIVATIONS
+    if not (usual and float(activations.max()) < _SAFE_ACTIVATIONS and float(squares.max()) < _SAFE_SQUARE):
+        safe = (squares < _SAFE_SQUARE) & (activations.amax(0) < _SAFE_ACTIVATIONS) & usual
+        again = _Norms.room(len(signals), len(residual), torch.float64)
+        for index, signal in enumerate(signals):
+            again.of_signal(index, signal)
+        again.of_activations(entering, residual)
+        exact, activations = again.squares()
         squares = torch.where(safe, squares.double(), exact)
-        null = ~((limit / squares.sqrt() >= _SMALLEST_FACTOR) & (largest.amax(0) <= _LARGEST_ACTIVATIONS))
+        fits = (activations.amax(0) <= _LARGEST_ACTIVATIONS) & (factor <= _LARGEST_ACTIVATIONS)
+        null = ~((limit / squares.sqrt() >= _SMALLEST_FACTOR) & fits)
     kept = squares.clamp(max=limit**2)
     return squares.sqrt_().reciprocal_().mul_(limit).clamp_(max=1.0).float(), kept, null
 
 
 def _backward(
-    model: "Mlp", blocks: list[Tensor], layers: list[_Layer], residual: Tensor
-) -> tuple[list[_Signal], list[tuple[Tensor, Tensor]]]:
-    """Output gradients of every layer, and their squares while they are in the cache."""
+    model: "Mlp", blocks: list[Tensor], layers: list[_Layer], residual: Tensor, norms: _Norms
+) -> list[_Signal]:
+    """Output gradients of every layer; their norms are taken while they are in the cache."""
     signal = torch.outer(residual, blocks[-2])
     signals: list[_Signal] = []
-    squares: list[tuple[Tensor, Tensor]] = []
     for index in reversed(range(len(layers))):
         layer = layers[index]
         weight, _, gain, shift = blocks[4 * index : 4 * index + 4]
@@ -195,13 +237,13 @@ def _backward(
         into_activation = torch.ops.aten.native_layer_norm_backward(
             signal, layer.activated, [model.hidden[index]], layer.mean, layer.rstd, gain, shift, [True, False, False]
         )[0]
-        into_linear = torch.ops.aten.gelu_backward(into_activation, layer.linear)
+        into_linear = torch.ops.aten.gelu_backward.grad_input(into_activation, layer.linear, grad_input=into_activation)
         by_shift = signal if index < len(layers) - 1 else (residual, blocks[-2])
         signals.append(_Signal(into_linear, by_gain, by_shift))
-        squares.append(signals[-1].squares(torch.float32))
+        norms.of_signal(index, signals[-1])
         if index > 0:
-            signal = into_linear @ weight
-    return signals[::-1], squares[::-1]
+            signal = _product(into_linear, weight)
+    return signals[::-1]
 
 
 def _check_arithmetic() -> None:
@@ -238,9 +280,10 @@ def _sum_into(
     layers, last, forecast = _forward(model, blocks, _padded(features))
     residual = torch.zeros_like(forecast)  # of the rows added, so that their gradients are 0
     torch.sub(forecast[:rows], targets, out=residual[:rows])
-    signals, squares = _backward(model, blocks, layers, residual)
+    norms = _Norms.room(len(layers), len(residual), torch.float32)
+    signals = _backward(model, blocks, layers, residual, norms)
     entering = [*(layer.entering for layer in layers), last]
-    factors, kept, null = _factors(entering, signals, squares, residual, blocks[-2], limit)
+    factors, kept, null = _factors(norms, entering, signals, residual, blocks[-2], limit)
     zeroed = 0
     if null is not None:
         zeroed = int(null[:rows].sum())

@@ -279,6 +279,33 @@ def test_with_fewer_contributions_than_rounds_the_run_ends_when_two_rounds_find_
     assert rounds.exhausted(made, step(made, state, contributors=0), RECORDS)
 
 
+def test_once_an_epoch_does_not_fit_the_bound_is_the_whole_budget() -> None:
+    """A silo that sat out the first, dear, epoch can spend more in the later ones than one that did not."""
+    made = make_settings(rounds=10, contributions=2)
+    dear, cheap = cost(made, SIGMA), cost(made, 1.1 * SIGMA)
+    made = replace(made, terms=make_terms(rdp_budget=2 * cheap * (1 + 1e-12)))
+    assert dear + cheap > made.terms.rdp_budget
+    state = make_state(made)
+    plan = plan_of(made, state)
+    state = rounds.announced(made, state, plan)
+    assert spent(state).spent == dear
+    for _ in range(2):
+        state = rounds.announced(made, state, replace(plan, noise_multiplier=1.1 * SIGMA))
+    late = RenyiFilter(ORDER, made.terms.rdp_budget).charge(cheap).charge(cheap)
+    assert dear < late.spent <= spent(state).spent
+    assert rounds.epsilon(made, state) >= late.epsilon(made.terms.delta)
+
+
+def test_a_counted_bound_is_all_contributions_once_an_epoch_does_not_fit() -> None:
+    made = make_settings(
+        make_terms(accountant="pld", rdp_budget=0.0, contributions=2, sigma_min=SIGMA), rounds=10, contributions=2
+    )
+    state, plan = make_state(made), plan_of(made, make_state(made))
+    for _ in range(4):
+        state = rounds.announced(made, state, plan)
+    assert state.spent[made.terms.run].fraction == 1.0
+
+
 def test_two_empty_rounds_by_chance_do_not_end_a_run_with_budget_left() -> None:
     made = make_settings(make_terms(rdp_budget=exactly(5)), rounds=10, contributions=5)
     state = step(made, step(made, make_state(made), contributors=0), contributors=0)
@@ -317,7 +344,7 @@ def test_the_filter_never_passes_the_budget_whatever_the_run_shows(
             paid += price
             assert spent(state).spent >= spent(before).spent + price
         else:
-            assert state.spent == before.spent
+            assert spent(state).fraction == 1.0
             assert contributions < 25 or rounds.exhausted(made, replace(state, spent=before.spent), RECORDS)
         if end == "abandoned":
             state = rounds.abandon(state)

@@ -203,7 +203,11 @@ def test_a_record_does_not_depend_on_its_company() -> None:
     assert relative(together, alone) < 1e-5
 
 
-@pytest.mark.parametrize("model", [FULL, Mlp(7, (16, 8))])
+@pytest.mark.parametrize(
+    "model",
+    [FULL, SMALL, *(Mlp(7, hidden) for hidden in ((16, 8), (9, 9), (1,), (5, 320), (17, 21), (6, 7, 8), (33, 15, 12)))],
+    ids=str,
+)
 def test_a_row_is_computed_alike_in_any_place_and_company(model: Mlp) -> None:
     """Bit for bit: what the proof of the clipped sum assumes of products of a multiple of 8 rows."""
     params, features, _ = batch(model, ROWS, seed=4)
@@ -211,9 +215,10 @@ def test_a_row_is_computed_alike_in_any_place_and_company(model: Mlp) -> None:
 
     def computed(rows: Tensor) -> list[Tensor]:
         layers, last, forecast = mlp_kernel._forward(model, blocks, mlp_kernel._padded(rows))
-        signals, squares = mlp_kernel._backward(model, blocks, layers, forecast - 1.0)
+        norms = mlp_kernel._Norms.room(len(layers), len(forecast), torch.float32)
+        signals = mlp_kernel._backward(model, blocks, layers, forecast - 1.0, norms)
         factors, kept, _ = mlp_kernel._factors(
-            [*(layer.entering for layer in layers), last], signals, squares, forecast - 1.0, blocks[-2], 0.1
+            norms, [*(layer.entering for layer in layers), last], signals, forecast - 1.0, blocks[-2], 0.1
         )
         found = [last, forecast, factors, kept]
         for layer, signal in zip(layers, signals, strict=True):
