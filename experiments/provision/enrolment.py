@@ -147,10 +147,10 @@ def open_kit(home: Path, data: bytes, ca_fingerprint: str, now: datetime, where:
         raise ProvisionError(f"{where}: its roster does not list {kit.silo}; ask the operator for another kit")
     before = home / INSTALLED
     if before.exists():
-        name, revision = kits.manifest_fields(read_public(before, kits.MAX_BYTES, "installed kit"), str(before))
-        if name == kit.federation and kit.revision < revision:
+        there = read_public(before, kits.MAX_BYTES, "installed kit")
+        if older := kits.overtaken(kit.manifest, there, str(before)):
             raise ProvisionError(
-                f"{where}: older (revision {kit.revision}) than the kit that is installed (revision {revision}); its "
+                f"{where}: older (revision {older[0]}) than the kit that is installed (revision {older[1]}); its "
                 "roster may list silos that were revoked. Ask for the newest"
             )
     return kit

@@ -123,10 +123,15 @@ def read(data: bytes, fingerprint: str, now: datetime, where: str) -> Kit:
     )
 
 
-def manifest_fields(manifest: bytes, where: str) -> tuple[str, int]:
-    """Return federation and revision of the manifest of an installed kit."""
-    table = _table(manifest, where)
-    return table["federation"], table["revision"]
+def overtaken(manifest: bytes, installed: bytes, where: str) -> tuple[int, int] | None:
+    """Return the revisions of a kit and of the one that is installed if the first is older; None otherwise.
+
+    Revisions count within one authority: another one begins anew, and its fingerprint was compared anew.
+    """
+    coming, there = _table(manifest, where), _table(installed, where)
+    if coming["files"]["ca.crt"] != there["files"]["ca.crt"] or coming["revision"] >= there["revision"]:
+        return None
+    return coming["revision"], there["revision"]
 
 
 def _manifest(federation: Federation, revision: int, member: Member, files: Mapping[str, bytes]) -> bytes:

@@ -13,7 +13,6 @@ import pytest
 from client_app.errors import SiloError
 from client_app.home import SiloHome
 from client_app.pinned_roster import pinned
-from experiments.provision import kit as kits
 from experiments.provision.enrolment import install, make_request, open_kit, roster_change
 from experiments.provision.errors import ProvisionError
 from experiments.provision.keys import load_openssh, openssh_public
@@ -248,14 +247,18 @@ def test_requests_that_are_cut_off_leave_keys_that_the_next_one_uses(
         assert (again.identity, again.node_key) == (made.identity, made.node_key)
 
 
-def test_a_kit_of_another_federation_may_have_any_revision(two: Operator) -> None:
+def test_another_authority_of_the_same_federation_takes_over_with_the_same_keys(two: Operator) -> None:
     two.install("bank-a")
-    other = Operator(Project.create(two.root / "other", DECLARED.__class__("Other", DECLARED.servers), NOW), two.root)
-    other.enrol("bank-a")
     home = two.home("bank-a")
-    kit = open_kit(home, other.kit("bank-a"), other.fingerprint, NOW, "kit")
-    assert (kit.federation, kit.revision) == ("Other", 1)
-    assert kits.manifest_fields((home / "kit.json").read_bytes(), "kit.json") == ("Trial", 2)
+    kept = own(home)
+    other = Operator(Project.create(two.root / "other", DECLARED, NOW), two.root)
+    other.enrol("bank-a")
+    with pytest.raises(ProvisionError, match="not by the one whose fingerprint was given"):
+        open_kit(home, other.kit("bank-a"), two.fingerprint, NOW, "kit")
+    # Its revisions begin anew.
+    other.install("bank-a")
+    assert own(home) == kept
+    assert (home / "ca.crt").read_bytes() == other.project.ca_file.read_bytes()
 
 
 def test_settings_that_cannot_be_read_stop_the_request(two: Operator) -> None:
