@@ -126,5 +126,5 @@ def unpack_prices(path: Path, name: str, folder: Path, symbols: frozenset[str] =
 def _unreadable(target: Target, path: Path, error: DataError) -> UnexpectedAnswerError:
     if isinstance(error, UnexpectedAnswerError):
         return error
-    told = str(error).replace(str(path), target.name)
-    return UnexpectedAnswerError(f"the answer cannot be read: {told}")
+    told = str(error).replace(str(path), target.name).rpartition("; ")[0]  # without the hint, which is for own files
+    return UnexpectedAnswerError(f"the answer cannot be read: {told}; look at {target.url} in a browser")

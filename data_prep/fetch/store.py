@@ -212,7 +212,8 @@ def _unpack_folder(archive: Path, name: str, folder: Path, symbols: frozenset[st
         fresh = scratch / "new"
         fresh.mkdir()
         count = unpack_prices(archive, name, fresh, symbols)
-        os.sync()  # thousands of small files at once
+        for path in [*fresh.rglob("*"), fresh]:
+            _sync(path)
         if folder.exists():
             folder.rename(scratch / "old")
         fresh.rename(folder)
