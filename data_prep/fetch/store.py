@@ -12,7 +12,7 @@ from pathlib import Path
 
 from data_prep.errors import DataError
 from data_prep.fetch.checksums import CHECKSUM_FILE, read_sums, write_sums
-from data_prep.fetch.errors import FetchError
+from data_prep.fetch.errors import FetchError, UnexpectedAnswerError
 from data_prep.fetch.examine import examine, unpack_factors, unpack_prices
 from data_prep.fetch.partial import Partial
 from data_prep.fetch.sources import Kind, Target
@@ -22,6 +22,10 @@ from data_prep.files import fingerprint, scratch_directory
 __all__ = ["Outcome", "Status", "fetch_all", "unpack_archive"]
 
 
+_UNEXPECTED_IN_A_ROW = 3
+"""Answers that are something else, after which a source is taken to have changed, or a gateway to be in between."""
+
+
 class Status(StrEnum):
     """What became of a file."""
 
@@ -29,7 +33,7 @@ class Status(StrEnum):
     FETCHED = "fetched"
     REPAIRED = "fetched again, since the one there had another checksum"
     FAILED = "not fetched"
-    SKIPPED = "not asked for, since the source has refused"
+    SKIPPED = "not asked for after that"
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def fetch_all(
     Returns
     -------
     list of Outcome
-        One per target. After a fault that stops, the rest are skipped, except those that are there.
+        One per target. After a fault that stops, or three unexpected answers in a row, the rest are skipped, except
+        those that are there.
 
     Raises
     ------
@@ -85,7 +90,7 @@ def fetch_all(
         If another process writes to the folder, or its checksum file cannot be read.
     """
     outcomes: list[Outcome] = []
-    refused = False
+    refused, unexpected = False, 0
     with _locked(out):
         for target in targets:
             try:
@@ -94,9 +99,11 @@ def fetch_all(
                     status = Status.SKIPPED
                 elif status is not Status.KEPT:
                     _fetch(target, out, downloader)
+                    unexpected = 0
                 outcome = Outcome(target, status)
             except FetchError as fault:
-                refused = refused or fault.stops
+                unexpected += isinstance(fault, UnexpectedAnswerError)
+                refused = refused or fault.stops or unexpected >= _UNEXPECTED_IN_A_ROW
                 outcome = Outcome(target, Status.FAILED, fault)
             outcomes.append(outcome)
             report(outcome)

@@ -170,6 +170,13 @@ def test_after_a_refusal_the_source_is_left_alone_and_files_that_are_there_are_k
     assert site.paths() == ["/q/d/l/?s=b.us&i=d", AAPL]
 
 
+def test_three_unexpected_answers_in_a_row_end_the_asking(site: Site, fetch: Fetch) -> None:
+    site.default = text(HTML % "Sign in to the network")
+    outcomes = fetch(stooq_targets([f"{letter}.us" for letter in "abcde"], base_url=site.url))
+    assert [x.status for x in outcomes] == [Status.FAILED] * 3 + [Status.SKIPPED] * 2
+    assert len(site.asked) == 3
+
+
 def test_a_symbol_without_data_does_not_stop_the_others(site: Site, fetch: Fetch) -> None:
     site.give(AAPL, text("No data"))
     site.give("/q/d/l/?s=b.us&i=d", text(STOOQ_CSV))
