@@ -14,6 +14,7 @@ from rich.table import Table
 
 from client_app.errors import SiloError
 from data_prep.errors import DataError
+from experiments.fetch_cli import fetch_cli
 from experiments.roster_cli import roster_cli
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
@@ -39,6 +40,7 @@ GROUPS = {
 }
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
+data_cli.add_typer(fetch_cli, name="fetch")
 
 console = Console()
 
