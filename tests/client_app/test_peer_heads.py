@@ -66,13 +66,13 @@ def test_the_memory_outlives_the_run(desk: MakeDesk) -> None:
     made.unmask(asked, SECOND, names)
     made.close(SECOND)
     home = made.small.homes[SECOND]
-    later = home.run(bytes(16))
+    good, later = home.run(b"1" * 16), home.run(b"2" * 16)
+    begin(home, good)
     begin(home, later)
     count, digest = asked.masked[FIRST].ledger_head
-    for fallen in ((count - 1, digest), (count, bytes(32))):
-        with pytest.raises(Declined, match=FIRST):
-            remember(home, later, made.run.roster, [header(made, FIRST, *fallen)])
-    remember(home, later, made.run.roster, [header(made, FIRST, count + 1, bytes(32))])
+    remember(home, good, made.run.roster, [header(made, FIRST, count + 1, bytes(32))])
+    with pytest.raises(Declined, match=f"longer one, with {count}"):
+        remember(home, later, made.run.roster, [header(made, FIRST, count - 1, digest)])
 
 
 def test_runs_side_by_side_have_heads_in_no_order(desk: MakeDesk) -> None:
@@ -84,13 +84,30 @@ def test_runs_side_by_side_have_heads_in_no_order(desk: MakeDesk) -> None:
     remember(home, two, roster, [header(made, FIRST, 9, b"9" * 32)])
     remember(home, one, roster, [header(made, FIRST, 8, b"8" * 32)])
     remember(home, one, roster, [header(made, FIRST, 8, b"8" * 32)])  # the request of a silo cut off before it answered
-    begin(home, one)
-    with pytest.raises(Declined, match=FIRST):
-        remember(home, one, roster, [header(made, FIRST, 7, b"7" * 32)])
+    begin(home, one)  # asked to join once more
     third = home.run(b"3" * 16)
     begin(home, third)
-    with pytest.raises(Declined, match=FIRST):
+    with pytest.raises(Declined, match="with 9"):
         remember(home, third, roster, [header(made, FIRST, 8, b"8" * 32)])
+    with pytest.raises(Declined, match="with 8"):
+        remember(home, one, roster, [header(made, FIRST, 7, b"7" * 32)])
+
+
+def test_a_silo_that_fell_back_is_not_trusted_again_however_long_its_ledger_grows(desk: MakeDesk) -> None:
+    made = desk()
+    home, roster = made.small.homes[SECOND], made.run.roster
+    folder = home.run(b"1" * 16)
+    remember(home, folder, roster, [header(made, FIRST, 9, b"9" * 32)])
+    for count in (8, 9, 10, 1000):
+        with pytest.raises(Declined, match=f"{FIRST}: its ledger has {count} entries"):
+            remember(home, folder, roster, [header(made, FIRST, count, b"x" * 32)])
+    later = home.run(b"2" * 16)
+    begin(home, later)
+    with pytest.raises(Declined, match=FIRST):
+        remember(home, later, roster, [header(made, FIRST, 1000, b"x" * 32)])
+    for path in (home.root / client_app.peer_heads.FILE, later.path / client_app.peer_heads.IN_RUN):
+        path.unlink()
+    remember(home, later, roster, [header(made, FIRST, 1000, b"x" * 32)])
 
 
 def test_two_copies_of_a_silo_show_by_their_heads(desk: MakeDesk) -> None:
@@ -98,7 +115,7 @@ def test_two_copies_of_a_silo_show_by_their_heads(desk: MakeDesk) -> None:
     made = desk()
     home, roster = made.small.homes[SECOND], made.run.roster
     folder = home.run(b"1" * 16)
-    remember(home, folder, roster, [header(made, FIRST, 9, b"a" * 32)])
+    remember(home, folder, roster, [header(made, FIRST, 9, b"a" * 32), header(made, SECOND, 3, bytes(32))])
     with pytest.raises(Declined, match="running twice"):
         remember(home, folder, roster, [header(made, FIRST, 9, b"b" * 32)])
 
