@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Message
 from fcfl_strategy.exchange import Answer, request
 from fcfl_strategy.journal import Journal
 from secagg import coordinator
-from secagg.envelopes import JoinRequest, MaskReply, MaskRequest
+from secagg.envelopes import JoinRequest, MaskReply, MaskRequest, UnmaskCall
 from secagg.errors import SecAggError
 from secagg.messages import Announcement, Bundle, EpochOutcome, MaskedInput, Run, UnmaskRequest, UnmaskShares
 from secagg.ring import Layout, decode_sum
@@ -169,8 +169,9 @@ class SecureEpoch:
             coordinator.check_masked(self.federation.run, self.announcement, message)
             if message.sender != silo:
                 raise SecAggError(f"{silo}: sent the vector of {message.sender}")
-            if message.ledger_head[0] < int.from_bytes(self.announcement.ledger_heads.get(silo, b"")[:8], "big"):
-                raise SecAggError(f"{silo}: its ledger is shorter than the one it showed before")
+            # Every vector is in its owner's ledger, so that a later one comes with more entries.
+            if message.ledger_head[0] <= int.from_bytes(self.announcement.ledger_heads.get(silo, b"")[:8], "big"):
+                raise SecAggError(f"{silo}: its ledger is no longer than the one it showed before")
             self.federation.keep_bundle(silo, self.number + 1, reply.bundle)
         except SecAggError as error:
             logger.warning("epoch %d: masked vector refused: %s", self.number, error)
@@ -200,9 +201,9 @@ class SecureEpoch:
         return fixed
 
     def unmask_requests(self, asked: UnmaskRequest, ttl: float) -> list[Message]:
-        """Ask the survivors for their shares."""
+        """Ask the survivors for their shares, and show each what the others signed with their vectors."""
         nodes = (self.federation.nodes.get(silo) for silo in asked.survivors)
-        body = asked.to_bytes()
+        body = UnmaskCall.of(asked, self.masked).to_bytes()
         self.bytes_down += len(body) * len(asked.survivors)
         return [request(UNMASK, node, body, ttl=ttl, group=str(self.number)) for node in nodes if node is not None]
 

@@ -175,7 +175,8 @@ class FcflStrategy(Strategy):
             done = True
         except (SecAggError, SumError) as error:
             logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
-            self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1))
+            shown: Mapping[str, bytes] = self._open.secure.heads() if self._open is not None else {}
+            self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1), shown)
         if self._open is not None and self._open.secure.control_lost:
             logger.warning("epoch %d: a silo lost its control; all controls are reset", self._state.epoch)
             self._state = rounds.reset_controls(self._state)

@@ -32,6 +32,7 @@ from secagg.messages import (
     Announcement,
     Bundle,
     BundlePublic,
+    MaskedHeader,
     MaskedInput,
     Run,
     UnmaskRequest,
@@ -40,7 +41,7 @@ from secagg.messages import (
 )
 from secagg.ring import EncodedVector, Layout
 from secagg.shamir import SHARE_BYTES, Entropy, is_share, split_at
-from secagg.signatures import arrays_hash, check_bundles, sign_bundle, sign_masked, sign_shares
+from secagg.signatures import arrays_hash, check_bundles, check_headers, sign_bundle, sign_masked, sign_shares
 from secagg.wire import Message
 
 # Empty once erased.
@@ -218,13 +219,16 @@ def answer_unmask(
     publics: Sequence[BundlePublic],
     ciphertexts: Mapping[str, bytes],
     request: UnmaskRequest,
+    headers: Sequence[MaskedHeader],
     *,
     signer: Signer,
 ) -> UnmaskShares:
     """Give this silo's shares: of b for every survivor, of the mask key for every participant that was lost.
 
     Guarantee: never both of one peer. Together with 2t > N + n_C and one answer per epoch, no coalition of the server
-    and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). A ciphertext that
+    and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). Nor are the
+    shares of an epoch given for two announcements, which could take the masks between their silos apart: every
+    survivor has to have signed for this one. A ciphertext that
     is missing or does not open leaves that peer's share out; others can make up for it. In a regular graph only
     neighbours have shares here; the whole list is checked all the same, because it has to be large enough and the
     graph of the survivors has to hang together. Only secrets that :func:`record_masked` marked for this very
@@ -236,6 +240,8 @@ def answer_unmask(
         Sender to the ciphertext addressed to this silo (``coordinator.ciphertexts_for``).
     request : UnmaskRequest
         Its survivors must be at least the run's minimum of participants, this silo among them.
+    headers : sequence of MaskedHeader
+        That of every survivor's vector, in their order (``envelopes.UnmaskCall.headers``).
     """
     own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
     check_survivors(run, announcement, request)
@@ -252,6 +258,7 @@ def answer_unmask(
         raise ProtocolError(f"epoch {secrets.epoch}: my vector was masked for another announcement; abandon the epoch")
     if secrets.answered not in (b"", request.digest()):
         raise ProtocolError(f"epoch {secrets.epoch}: another unmask request was already answered")
+    check_headers(run, request, headers)
     private = X25519PrivateKey.from_private_bytes(keys.private)
     own_key = run.roster.entry(own_id).encryption_key
     survivors = set(request.survivors)

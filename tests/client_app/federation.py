@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import client_app.app
 from client_app.home import Reply, SiloHome
+from client_app.privacy_book import PrivacyBook
 from client_app.silo import Silo
 from data_prep.features.table import N_FEATURES
 from data_prep.shards import Split, write_shard
@@ -30,7 +31,7 @@ from privacy.mlp import Mlp
 from privacy.records import Release, RunClosed, RunOpened, parse
 from privacy.release import ReleasePlan
 from secagg import coordinator
-from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
+from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest, UnmaskCall
 from secagg.layout import layout_for
 from secagg.messages import (
     PROTOCOL_VERSION,
@@ -46,6 +47,7 @@ from secagg.messages import (
     UnmaskShares,
 )
 from secagg.ring import decode_sum
+from secagg.signatures import sign_masked
 from server_app import run_settings
 from server_app.app import open_run
 from server_app.config import RunConfig
@@ -216,6 +218,7 @@ class Asked:
     bodies: dict[str, bytes]
     arrays: dict[str, NDArray[np.float32]]
     bundles: dict[str, Bundle]
+    masked: dict[str, MaskedInput] = field(default_factory=dict)
 
 
 @dataclass
@@ -273,11 +276,25 @@ class Desk:
         return Asked(made, bodies, {"point": point, "control": control}, bundles)
 
     def contribute(self, asked: Asked, name: str) -> Reply:
-        return self.silo(name).contribute(asked.bodies[name], asked.arrays)
+        reply = self.silo(name).contribute(asked.bodies[name], asked.arrays)
+        asked.masked[name] = masked_of(reply)
+        return reply
 
     def unmask(self, asked: Asked, name: str, survivors: Sequence[str]) -> bytes:
+        return self.silo(name).unmask(self.call(asked, survivors).to_bytes()).body
+
+    def call(self, asked: Asked, survivors: Sequence[str]) -> UnmaskCall:
+        """Ask for the sum over these; who sent no vector signs the header of one, as a silo that lies would."""
         request = coordinator.unmask_request(self.run, asked.announcement, survivors)
-        return self.silo(name).unmask(request.to_bytes()).body
+        return UnmaskCall.of(
+            request, {name: asked.masked.get(name) or self._pretended(asked, name) for name in survivors}
+        )
+
+    def _pretended(self, asked: Asked, name: str) -> MaskedInput:
+        home, made = self.small.homes[name], asked.announcement
+        with home.ledger() as ledger:
+            head = PrivacyBook(ledger).head_after(())
+        return sign_masked(self.run, MaskedInput(name, made.epoch, made.digest(), {}, head, bytes(32)), home.identity)
 
     def sum_of(self, asked: Asked, replies: Mapping[str, Reply]) -> dict[str, NDArray[np.float64]]:
         """Unmask and decode the sum of the replies' vectors."""

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 VECTORS = Path(__file__).parent / "vectors" / "round_of_five.json"
+SEGMENTS = (("A", 4, 4), ("C", 2, 8))
 KNOWN: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 IDS, T = ("alpha", "bravo", "charlie", "delta", "echo"), 4
 SURVIVORS = IDS[:4]
@@ -139,6 +140,12 @@ class Silo:
             total = [value + sign * word for value, word in zip(total, mask(key, name, length, width), strict=True)]
         return b"".join((value % (1 << 8 * width)).to_bytes(width, "little") for value in total)
 
+    def vouched(self, others: list["Silo"], digest: bytes) -> tuple[bytes, bytes]:
+        """The hash of the masked arrays, and the signature over them and the announcement."""
+        vector = {name: self.masked(others, digest, name, length, width) for name, length, width in SEGMENTS}
+        arrays_hash = labelled("masked-arrays", {name: hashlib.sha256(data).digest() for name, data in vector.items()})
+        return arrays_hash, self.sign("masked-input", 7, self.id, digest, [0, bytes(32)], arrays_hash)
+
 
 def test_a_second_implementation_gets_the_same_bytes() -> None:
     silos = [Silo(i) for i in range(len(IDS))]
@@ -165,22 +172,20 @@ def test_a_second_implementation_gets_the_same_bytes() -> None:
     digest = labelled("announcement-hash", cbor(announcement))
     assert digest.hex() == KNOWN["announcement_hash"]
     for s in silos:
-        for name, length, width in (("A", 4, 4), ("C", 2, 8)):
+        for name, length, width in SEGMENTS:
             assert s.masked(silos, digest, name, length, width).hex() == KNOWN["masked"][s.id][name]
 
     alpha = silos[0]
-    vector = {
-        name: alpha.masked(silos, digest, name, length, width) for name, length, width in (("A", 4, 4), ("C", 2, 8))
-    }
-    arrays_hash = labelled("masked-arrays", {name: hashlib.sha256(data).digest() for name, data in vector.items()})
+    arrays_hash, signature = alpha.vouched(silos, digest)
     head = message(
         "masked-input", sender="alpha", epoch=7, announcement_hash=digest, ledger_head=[0, bytes(32)],
-        arrays_hash=arrays_hash,
-        signature=alpha.sign("masked-input", 7, "alpha", digest, [0, bytes(32)], arrays_hash),
+        arrays_hash=arrays_hash, signature=signature,
     )  # fmt: skip
     assert cbor(head).hex() == KNOWN["masked_header_alpha"]
     request = message("unmask-request", run_id=SCOPE[1], epoch=7, announcement_hash=digest, survivors=list(SURVIVORS))
     assert cbor(request).hex() == KNOWN["unmask_request"]
+    rows = [[[0, bytes(32)], *s.vouched(silos, digest)] for s in silos if s.id in SURVIVORS]
+    assert cbor(message("unmask-call", request=request, vectors=rows)).hex() == KNOWN["unmask_call"]
     shares = {s.id: s.seed_shares[0] for s in silos if s.id in SURVIVORS}
     lost = {s.id: s.mask_shares[0] for s in silos if s.id not in SURVIVORS}
     request_hash = labelled("unmask-request-hash", cbor(request))

@@ -41,6 +41,7 @@ def answer(epoch: Epoch, announcement: Announcement, request: UnmaskRequest, **c
         "run": f.run, "keys": f.keys[ME], "secrets": recorded,
         "silo_id": ME, "announcement": announcement, "signer": f.signers[ME],
         "publics": epoch.publics, "ciphertexts": coordinator.ciphertexts_for(epoch.bundles, ME), "request": request,
+        "headers": epoch.shown(request),
     }  # fmt: skip
     return silo.answer_unmask(**{**arguments, **change})
 
