@@ -104,6 +104,8 @@ def test_arrays_that_are_no_arrays_are_declined_and_spend_nothing(desk: MakeDesk
         what = content(asked.bodies[FIRST])
         what["arrays"] = record
         assert code_of(sent(grid, "train", what)) == Code.DECLINED
+    assert log_of(made).count("declined: arrays") == 10
+    assert log_of(made).count("declined: the request's arrays are no byte string") == 5
     assert releases_of(made.small.homes[FIRST]) == []
 
 
