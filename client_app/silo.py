@@ -356,9 +356,9 @@ def _scale(arrays: Mapping[str, NDArray[np.generic]], plan: ReleasePlan, terms: 
 def _received(arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes) -> NDArray[np.float32]:
     """Return an array from the coordinator, refused unless it is finite and the announced one."""
     array = arrays.get(name)
-    if array is None or array.dtype != np.float32 or array.shape != (length,):
+    if array is None or array.dtype != np.dtype("<f4") or array.shape != (length,):
         raise Declined(f"{name}: expected {length} float32 values from the coordinator")
-    if hashlib.sha256(array.astype("<f4").tobytes()).digest() != digest:
+    if hashlib.sha256(array.tobytes()).digest() != digest:
         raise Declined(f"{name}: not the vector whose hash was announced")
     values = np.array(array, dtype=np.float32)
     if not np.isfinite(values).all():

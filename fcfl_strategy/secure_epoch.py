@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 import cbor2
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
-from fcfl_strategy.exchange import Answer, request
+from fcfl_strategy.exchange import Answer, arrays_record, request
 from fcfl_strategy.journal import Journal
 from secagg import coordinator
+from secagg.arrays import Arrays, dump
 from secagg.envelopes import JoinRequest, MaskReply, MaskRequest, UnmaskCall
 from secagg.errors import SecAggError
 from secagg.messages import Announcement, Bundle, EpochOutcome, MaskedInput, Run, UnmaskRequest, UnmaskShares
@@ -131,7 +132,7 @@ class SecureEpoch:
         federation.journal.put(name, made.to_bytes())
         return cls(federation, made)
 
-    def mask_requests(self, arrays: ArrayRecord, ttl: float) -> list[Message]:
+    def mask_requests(self, arrays: Arrays, ttl: float) -> list[Message]:
         """Requests to the participants whose masked vector is not there yet; none once the survivors are fixed.
 
         After that a vector could not count any more and would cost its silo budget for nothing.
@@ -139,15 +140,16 @@ class SecureEpoch:
         if self._fixed() is not None:
             return []
         asked = sorted(set(self.announcement.ids) - set(self.masked))
-        payload = sum(array.numpy().nbytes for array in arrays.values())
+        encoded = dump(arrays)
+        shared = arrays_record(encoded)
         messages = []
         for silo in asked:
             view = coordinator.view_for(self.federation.run, self.announcement, self.bundles, silo)
             body = MaskRequest(self.announcement, *view).to_bytes()
-            self.bytes_down += len(body) + payload
+            self.bytes_down += len(body) + len(encoded)
             node = self.federation.nodes.get(silo)
             if node is not None:
-                messages.append(request(CONTRIBUTE, node, body, ttl=ttl, group=str(self.number), arrays=arrays))
+                messages.append(request(CONTRIBUTE, node, body, ttl=ttl, group=str(self.number), arrays=shared))
         return messages
 
     def _fixed(self) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
 import client_app.app
@@ -23,7 +23,6 @@ from data_prep.shards import Split, write_shard
 from experiments.local_grid import LocalGrid, no_fault
 from experiments.silos import write_roster
 from fcfl_strategy import rounds
-from fcfl_strategy.exchange import array_record
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.settings import Settings
 from fcfl_strategy.strategy import FcflStrategy
@@ -205,7 +204,7 @@ def conduct(
     with RunObserver.open(run.folder, run.settings) as observer:
         strategy = FcflStrategy(run.settings, run.folder.journal, observer)
         watch(strategy)
-        strategy.start(grid, array_record({"weights": initial_weights(config)}))
+        strategy.start(grid, ArrayRecord({"weights": Array(initial_weights(config))}))
         observer.close(strategy.outcome)
     return Conducted(strategy, path)
 
