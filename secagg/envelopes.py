@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from secagg import cbor
@@ -51,8 +52,9 @@ class MaskRequest(Message):
     publics: tuple[BundlePublic, ...]
     ciphertexts: Mapping[str, bytes]
 
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding; the announcement, the same for every silo, is encoded only once."""
+    @cached_property
+    def _encoded(self) -> bytes:
+        # The announcement, the same for every silo, and each public part, the same for its neighbours, have theirs.
         return cbor.joined(
             {
                 "type": cbor.encode(TYPE_PREFIX + self.TYPE),

@@ -103,14 +103,6 @@ class BundlePublic(Message):
     ciphertext_hash: bytes
     signature: bytes = UNSIGNED
 
-    @cached_property
-    def _encoded(self) -> bytes:
-        return super().to_bytes()
-
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding, made once: every neighbour is sent it."""
-        return self._encoded
-
     def hash(self) -> bytes:
         """Return the hash an announcement lists: over every field but the signature, under its own label."""
         named = [self.sender, self.epoch, self.mask_key, self.seed_commitment, self.ciphertext_hash]
@@ -209,14 +201,6 @@ class Announcement(Message):
         return frozenset(self.ids)
 
     @cached_property
-    def _encoded(self) -> bytes:
-        return super().to_bytes()
-
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding, made once: every silo is sent it."""
-        return self._encoded
-
-    @cached_property
     def _digest(self) -> bytes:
         return cbor.digest(b"fcfl-secagg/1/announcement-hash", self.to_bytes())
 
@@ -309,9 +293,13 @@ class UnmaskRequest(Message):
         """The survivors."""
         return frozenset(self.survivors)
 
+    @cached_property
+    def _digest(self) -> bytes:
+        return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", self.to_bytes())
+
     def digest(self) -> bytes:
         """Return SHA-256 of CBOR ["fcfl-secagg/1/unmask-request-hash", the request's encoding]."""
-        return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", self.to_bytes())
+        return self._digest
 
 
 @dataclass(frozen=True)

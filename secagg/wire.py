@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from secagg import cbor
@@ -33,15 +34,22 @@ class Message:
             object.__setattr__(self, name, check(getattr(self, name), f"{self.TYPE}.{name}"))
 
     def to_bytes(self) -> bytes:
-        """Return the deterministic encoding."""
+        """Return the deterministic encoding, made once; of a message that was read, the very bytes it was read from."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         return cbor.encode(plain(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Parse; anything but the exact encoding of a valid message raises :class:`ProtocolError`."""
-        message = cls.parse(cbor.decode(data, cls.TYPE), cls.TYPE)
-        if message.to_bytes() != data:
+        value = cbor.decode(data, cls.TYPE)
+        message = cls.parse(value, cls.TYPE)
+        # Checks pass a value on or refuse it, so that this is the encoding of the message, too.
+        if cbor.encode(value) != data:
             raise ProtocolError(f"{cls.TYPE}: not in the deterministic encoding (RFC 8949, section 4.2.1)")
+        message.__dict__["_encoded"] = data
         return message
 
     @classmethod
@@ -76,7 +84,7 @@ def plain(value: object) -> Any:
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: plain(entry) for name, entry in value.items()}
+        return {name: entry if type(entry) in _SCALARS else plain(entry) for name, entry in value.items()}
     if isinstance(value, tuple):
-        return [plain(entry) for entry in value]
+        return [entry if type(entry) in _SCALARS else plain(entry) for entry in value]
     return value
