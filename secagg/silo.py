@@ -326,6 +326,6 @@ def _view(
 def _check_encoded(layout: Layout, encoded: EncodedVector) -> None:
     ring.check_vector(layout, encoded.values)
     for segment in layout:
-        signed = encoded.signed(segment.name)
+        signed = ring.signed_view(encoded.values[segment.name])
         if int(signed.max()) > segment.top or int(signed.min()) < -segment.top:
             raise RingError(f"segment {segment.name!r}: encoded with another bound or step than announced")
