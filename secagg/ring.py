@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from operator import index
 from typing import Any
 
@@ -65,7 +66,7 @@ class Segment:
         for name, kind in (("length", index), ("bits", index), ("bound", float), ("step", float)):
             object.__setattr__(self, name, kind(getattr(self, name)))
 
-    @property
+    @cached_property
     def top(self) -> int:
         """The largest magnitude of one encoded value: ceil(bound / step), computed exactly."""
         return math.ceil(Fraction(self.bound) / Fraction(self.step))
