@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from secagg import cbor
 from secagg.messages import (
-    CIPHERTEXT_BYTES,
+    CIPHERTEXTS,
     EPOCH,
     Announcement,
     Bundle,
@@ -46,7 +46,7 @@ class MaskRequest(Message):
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "announcement": Announcement.parse,
         "publics": cbor.sequence(BundlePublic.parse, MAX_SILOS),
-        "ciphertexts": cbor.table(cbor.binary(CIPHERTEXT_BYTES), MAX_SILOS),
+        "ciphertexts": CIPHERTEXTS,
     }
     announcement: Announcement
     publics: tuple[BundlePublic, ...]
@@ -60,7 +60,7 @@ class MaskRequest(Message):
                 "type": cbor.encode(TYPE_PREFIX + self.TYPE),
                 "announcement": self.announcement.to_bytes(),
                 "publics": cbor.listed([public.to_bytes() for public in self.publics]),
-                "ciphertexts": cbor.encode(self.ciphertexts),
+                "ciphertexts": cbor.encode(cbor.pack(self.ciphertexts)),
             }
         )
 

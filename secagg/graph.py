@@ -24,8 +24,8 @@ from secagg.graph_parameters import Degree, Rates
 from secagg.shamir import Entropy
 from secagg.wire import PROTOCOL_VERSION, Message
 
-COMMITMENT_LABEL = b"fcfl-secagg/1/graph-nonce-commitment"
-SEED_LABEL = b"fcfl-secagg/1/graph-seed"
+COMMITMENT_LABEL = b"fcfl-secagg/2/graph-nonce-commitment"
+SEED_LABEL = b"fcfl-secagg/2/graph-seed"
 NONCE_BYTES = 32
 MAX_NODES = 1 << 14
 MAX_BITS = 256

@@ -13,11 +13,11 @@ from secagg import cbor
 from secagg.errors import ProtocolError
 from secagg.shamir import SHARE_BYTES, Entropy
 
-PAIR_LABEL = b"fcfl-secagg/1/pairwise-mask"
-SELF_LABEL = b"fcfl-secagg/1/self-mask"
-COMMITMENT_LABEL = b"fcfl-secagg/1/seed-commitment"
-SHARE_KEY_LABEL = b"fcfl-secagg/1/share-encryption"
-SHARE_AD_LABEL = b"fcfl-secagg/1/share-associated-data"
+PAIR_LABEL = b"fcfl-secagg/2/pairwise-mask"
+SELF_LABEL = b"fcfl-secagg/2/self-mask"
+COMMITMENT_LABEL = b"fcfl-secagg/2/seed-commitment"
+SHARE_KEY_LABEL = b"fcfl-secagg/2/share-encryption"
+SHARE_AD_LABEL = b"fcfl-secagg/2/share-associated-data"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 _P = 2**255 - 19

@@ -48,7 +48,8 @@ MAX_SEGMENTS = 64
 CIPHERTEXT_BYTES = 12 + 2 * SHARE_BYTES + 16
 
 EPOCH = cbor.uint(MAX_EPOCH)
-SHARES = cbor.table(cbor.binary(SHARE_BYTES), MAX_SILOS)
+CIPHERTEXTS = cbor.packed(CIPHERTEXT_BYTES, MAX_SILOS)
+SHARES = cbor.packed(SHARE_BYTES, MAX_SILOS)
 STATUS = ("completed", "abandoned")
 
 
@@ -106,7 +107,7 @@ class BundlePublic(Message):
     def hash(self) -> bytes:
         """Return the hash an announcement lists: over every field but the signature, under its own label."""
         named = [self.sender, self.epoch, self.mask_key, self.seed_commitment, self.ciphertext_hash]
-        return cbor.digest(b"fcfl-secagg/1/bundle-hash", named)
+        return cbor.digest(b"fcfl-secagg/2/bundle-hash", named)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Bundle(Message):
     TYPE: ClassVar[str] = "bundle"
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "public": BundlePublic.parse,
-        "ciphertexts": cbor.table(cbor.binary(CIPHERTEXT_BYTES), MAX_SILOS),
+        "ciphertexts": CIPHERTEXTS,
     }
     public: BundlePublic
     ciphertexts: Mapping[str, bytes]
@@ -128,8 +129,8 @@ class Bundle(Message):
 
 
 def ciphertext_hash(ciphertexts: Mapping[str, bytes]) -> bytes:
-    """Return SHA-256 of CBOR ["fcfl-secagg/1/ciphertexts", map of receiver to ciphertext]."""
-    return cbor.digest(b"fcfl-secagg/1/ciphertexts", dict(ciphertexts))
+    """Return SHA-256 of CBOR ["fcfl-secagg/2/ciphertexts", packed map of receiver to ciphertext]."""
+    return cbor.digest(b"fcfl-secagg/2/ciphertexts", cbor.pack(ciphertexts))
 
 
 @dataclass(frozen=True)
@@ -202,10 +203,10 @@ class Announcement(Message):
 
     @cached_property
     def _digest(self) -> bytes:
-        return cbor.digest(b"fcfl-secagg/1/announcement-hash", self.to_bytes())
+        return cbor.digest(b"fcfl-secagg/2/announcement-hash", self.to_bytes())
 
     def digest(self) -> bytes:
-        """Return SHA-256 of CBOR ["fcfl-secagg/1/announcement-hash", the announcement's encoding]."""
+        """Return SHA-256 of CBOR ["fcfl-secagg/2/announcement-hash", the announcement's encoding]."""
         return self._digest
 
 
@@ -295,10 +296,10 @@ class UnmaskRequest(Message):
 
     @cached_property
     def _digest(self) -> bytes:
-        return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", self.to_bytes())
+        return cbor.digest(b"fcfl-secagg/2/unmask-request-hash", self.to_bytes())
 
     def digest(self) -> bytes:
-        """Return SHA-256 of CBOR ["fcfl-secagg/1/unmask-request-hash", the request's encoding]."""
+        """Return SHA-256 of CBOR ["fcfl-secagg/2/unmask-request-hash", the request's encoding]."""
         return self._digest
 
 

@@ -19,7 +19,7 @@ from secagg.cbor import encode
 from secagg.errors import ProtocolError
 from secagg.ring import FloatArray, RingArray, dtype_of
 
-SEGMENT_LABEL = b"fcfl-secagg/1/segment"
+SEGMENT_LABEL = b"fcfl-secagg/2/segment"
 KEY_BYTES = 32
 # Three of it, the zeros, the keystream and the part of the sum it is added to, fit a second-level cache of 512 KiB.
 CHUNK_BYTES = 3 << 15

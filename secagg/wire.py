@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 from secagg import cbor
 from secagg.errors import ProtocolError
 
-PROTOCOL_VERSION = 1
-TYPE_PREFIX = "fcfl-secagg/1/"
+PROTOCOL_VERSION = 2
+TYPE_PREFIX = "fcfl-secagg/2/"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Message:
             object.__setattr__(self, name, check(getattr(self, name), f"{self.TYPE}.{name}"))
 
     def to_bytes(self) -> bytes:
-        """Return the deterministic encoding, made once; of a message that was read, the very bytes it was read from."""
+        """Return the deterministic encoding, made once; a message that was read has it already."""
         return self._encoded
 
     @cached_property
@@ -44,12 +44,9 @@ class Message:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Parse; anything but the exact encoding of a valid message raises :class:`ProtocolError`."""
-        value = cbor.decode(data, cls.TYPE)
-        message = cls.parse(value, cls.TYPE)
-        # Checks pass a value on or refuse it, so that this is the encoding of the message, too.
-        if cbor.encode(value) != data:
+        message = cls.parse(cbor.decode(data, cls.TYPE), cls.TYPE)
+        if message.to_bytes() != data:
             raise ProtocolError(f"{cls.TYPE}: not in the deterministic encoding (RFC 8949, section 4.2.1)")
-        message.__dict__["_encoded"] = data
         return message
 
     @classmethod
@@ -83,6 +80,8 @@ def plain(value: object) -> Any:
         return {"type": TYPE_PREFIX + value.TYPE} | {n: plain(v) for n, v in given.items() if n not in left_out}
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, cbor.Packed):
+        return cbor.pack(value)
     if isinstance(value, Mapping):
         return {name: entry if type(entry) in _SCALARS else plain(entry) for name, entry in value.items()}
     if isinstance(value, tuple):

@@ -92,7 +92,7 @@ def test_malformed_keys_are_refused() -> None:
 def test_both_ends_of_a_pair_derive_the_documented_key() -> None:
     one = keys.pair_key(SCOPE, PRIVATE_A, ("a", PK_A), ("b", PK_B), DIGEST)
     other = keys.pair_key(SCOPE, PRIVATE_B, ("b", PK_B), ("a", PK_A), DIGEST)
-    info = encode([b"fcfl-secagg/1/pairwise-mask", 1, bytes(16), 5, "a", "b", PK_A, PK_B, DIGEST])
+    info = encode([b"fcfl-secagg/2/pairwise-mask", 1, bytes(16), 5, "a", "b", PK_A, PK_B, DIGEST])
     extracted = hmac.new(bytes(32), keys.agree(PRIVATE_A, PK_B, "b"), hashlib.sha256).digest()
     assert one == other == hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
