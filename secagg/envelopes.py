@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from secagg import cbor
 from secagg.errors import ProtocolError
 from secagg.messages import (
-    CIPHERTEXT_BYTES,
+    CIPHERTEXTS,
     EPOCH,
     Announcement,
     Bundle,
@@ -48,20 +49,21 @@ class MaskRequest(Message):
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "announcement": Announcement.parse,
         "publics": cbor.sequence(BundlePublic.parse, MAX_SILOS),
-        "ciphertexts": cbor.table(cbor.binary(CIPHERTEXT_BYTES), MAX_SILOS),
+        "ciphertexts": CIPHERTEXTS,
     }
     announcement: Announcement
     publics: tuple[BundlePublic, ...]
     ciphertexts: Mapping[str, bytes]
 
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding; the announcement, the same for every silo, is encoded only once."""
+    @cached_property
+    def _encoded(self) -> bytes:
+        # The announcement, the same for every silo, and each public part, the same for its neighbours, have theirs.
         return cbor.joined(
             {
                 "type": cbor.encode(TYPE_PREFIX + self.TYPE),
                 "announcement": self.announcement.to_bytes(),
                 "publics": cbor.listed([public.to_bytes() for public in self.publics]),
-                "ciphertexts": cbor.encode(self.ciphertexts),
+                "ciphertexts": cbor.encode(cbor.pack(self.ciphertexts)),
             }
         )
 

@@ -21,11 +21,11 @@ from secagg.roster import Enrolment, Roster, RosterEntry, Run
 from secagg.shamir import Entropy
 from secagg.wire import PROTOCOL_VERSION
 
-ENROLMENT_LABEL = b"fcfl-secagg/1/sign-enrolment"
-BUNDLE_LABEL = b"fcfl-secagg/1/sign-bundle"
-MASKED_LABEL = b"fcfl-secagg/1/sign-masked-input"
-SHARES_LABEL = b"fcfl-secagg/1/sign-unmask-shares"
-ARRAYS_LABEL = b"fcfl-secagg/1/masked-arrays"
+ENROLMENT_LABEL = b"fcfl-secagg/2/sign-enrolment"
+BUNDLE_LABEL = b"fcfl-secagg/2/sign-bundle"
+MASKED_LABEL = b"fcfl-secagg/2/sign-masked-input"
+SHARES_LABEL = b"fcfl-secagg/2/sign-unmask-shares"
+ARRAYS_LABEL = b"fcfl-secagg/2/masked-arrays"
 SALT_BYTES = 32
 
 
@@ -55,7 +55,7 @@ def masked_statement(run: Run, message: MaskedInput | MaskedHeader) -> bytes:
 
 def shares_statement(run: Run, request: UnmaskRequest, reply: UnmaskShares) -> bytes:
     """Return what the signature of unmask shares is over: they count for this request alone."""
-    said = [request.digest(), dict(reply.self_mask_shares), dict(reply.mask_key_shares)]
+    said = [request.digest(), cbor.pack(reply.self_mask_shares), cbor.pack(reply.mask_key_shares)]
     return cbor.encode([SHARES_LABEL, run.version, run.run_id, reply.epoch, reply.sender, *said])
 
 

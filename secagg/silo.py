@@ -10,6 +10,7 @@ one unmask request per epoch; the functions refuse a second one.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -58,10 +59,15 @@ class RunKeys(Message):
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"private": cbor.binary(KEY_BYTES)}
     private: bytes = field(repr=False)
 
-    @property
+    @cached_property
+    def agreement_key(self) -> X25519PrivateKey:
+        """The private key, ready for use."""
+        return X25519PrivateKey.from_private_bytes(self.private)
+
+    @cached_property
     def encryption_key(self) -> bytes:
         """The public key that goes into the enrolment (RFC 7748)."""
-        return public_key(self.private)
+        return self.agreement_key.public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,6 @@ def create_bundle(
     xs, position = [run.roster.index(holder) + 1 for holder in holders], holders.index(silo_id)
     mask_shares = split_at(mask_private, run.threshold, xs, entropy)
     seed_shares = split_at(seed, run.threshold, xs, entropy)
-    private = X25519PrivateKey.from_private_bytes(keys.private)
     ciphertexts: dict[str, bytes] = {}
     for holder, mask_share, seed_share in zip(holders, mask_shares, seed_shares, strict=True):
         entry = run.roster.entry(holder)
@@ -151,7 +156,7 @@ def create_bundle(
             envelope = Envelope(
                 scope, silo_id, entry.silo_id, own.encryption_key, entry.encryption_key, sender_mask_key=mask_key
             )
-            ciphertexts[entry.silo_id] = seal_shares(envelope, private, mask_share, seed_share, entropy)
+            ciphertexts[entry.silo_id] = seal_shares(envelope, keys.agreement_key, mask_share, seed_share, entropy)
     commitment = commit_seed(scope, silo_id, seed)
     public = BundlePublic(silo_id, epoch, mask_key, commitment, ciphertext_hash(ciphertexts))
     public = sign_bundle(run, public, signer)
@@ -197,7 +202,8 @@ def mask_input(
         raise ProtocolError(
             f"epoch {secrets.epoch}: a vector was already masked with these secrets; send the stored reply again"
         )
-    check_bundles(run, publics)
+    # The silo's own is the one it made: it has the hash of the secrets.
+    check_bundles(run, (public for public in publics if public.sender != own_id))
     _check_encoded(announcement.layout, encoded)
     arrays = {segment.name: encoded.values[segment.name].copy() for segment in announcement.layout}
     digest, own = announcement.digest(), by_sender[own_id]
@@ -259,7 +265,6 @@ def answer_unmask(
     if secrets.answered not in (b"", request.digest()):
         raise ProtocolError(f"epoch {secrets.epoch}: another unmask request was already answered")
     check_headers(run, request, headers)
-    private = X25519PrivateKey.from_private_bytes(keys.private)
     own_key = run.roster.entry(own_id).encryption_key
     survivors = set(request.survivors)
     seed_shares: dict[str, bytes] = {own_id: secrets.own_seed_share}
@@ -269,7 +274,7 @@ def answer_unmask(
             continue
         sender_key = run.roster.entry(peer_id).encryption_key
         envelope = Envelope(scope, peer_id, own_id, sender_key, own_key, sender_mask_key=public.mask_key)
-        opened = open_shares(envelope, private, ciphertexts[peer_id])
+        opened = open_shares(envelope, keys.agreement_key, ciphertexts[peer_id])
         if opened is None:
             continue
         kind, share = (seed_shares, opened[1]) if peer_id in survivors else (mask_shares, opened[0])
@@ -333,6 +338,6 @@ def _view(
 def _check_encoded(layout: Layout, encoded: EncodedVector) -> None:
     ring.check_vector(layout, encoded.values)
     for segment in layout:
-        signed = encoded.signed(segment.name)
+        signed = ring.signed_view(encoded.values[segment.name])
         if int(signed.max()) > segment.top or int(signed.min()) < -segment.top:
             raise RingError(f"segment {segment.name!r}: encoded with another bound or step than announced")

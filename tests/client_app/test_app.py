@@ -65,7 +65,7 @@ def log_of(desk: Desk, name: str = FIRST) -> str:
         b"",
         b"\x00",
         b"not a message at all",
-        cbor2.dumps({"type": "fcfl-secagg/1/nothing"}),
+        cbor2.dumps({"type": "fcfl-secagg/2/nothing"}),
         cbor2.dumps([1, 2, 3]),
         b"\xff" * 1000,
         b"\x9f" * 5000,

@@ -74,7 +74,7 @@ class Federation:
         self.nonces = {s: new_nonce(seeded(f"nonce/{self.tag}/{s}")) for s in ids}
         self.enrolments = {s: self.enrol(s) for s in ids}
         roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in self.enrolments.values()))
-        self.run = Run(1, self.run_id, roster, self.threshold or default_threshold(self.n))
+        self.run = Run(2, self.run_id, roster, self.threshold or default_threshold(self.n))
         self.run = Run.from_bytes(self.run.to_bytes())
         signatures.check_roster(self.run_id, self.run.roster)
 

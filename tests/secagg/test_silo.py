@@ -96,7 +96,7 @@ def test_masking_refuses_announcements_of_another_run_roster_epoch_or_version(ep
     announcement = epoch.announce()
     changes: list[tuple[dict[str, Any], str]] = [
         ({"run_id": b"\x07" * 16}, "run_id"), ({"roster_hash": bytes(32)}, "roster_hash"), ({"epoch": 4}, "epoch"),
-        ({"version": 2}, "version"), ({"participants": announcement.participants[:3]}, "participants"),
+        ({"version": 1}, "version"), ({"participants": announcement.participants[:3]}, "participants"),
         ({"layout": dataclasses.replace(announcement.layout, parties=4)}, "layout"),
     ]  # fmt: skip
     for change, reason in changes:

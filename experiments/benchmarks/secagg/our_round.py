@@ -106,9 +106,9 @@ class Parties:
             entries.append(RosterEntry.of(made))
         roster = Roster(tuple(entries))
         if degree is None or rates is None:
-            return cls(Run(1, run_id, roster, default_threshold(n)), keys, signers)
+            return cls(Run(2, run_id, roster, default_threshold(n)), keys, signers)
         graph = RegularGraph.of(degree, rates, [nonces[s] for s in ids])
-        return cls(Run(1, run_id, roster, degree.t, 0, graph), keys, signers)
+        return cls(Run(2, run_id, roster, degree.t, 0, graph), keys, signers)
 
 
 def play(parties: Parties, length: int, lost: int) -> Costs:
