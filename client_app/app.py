@@ -5,16 +5,14 @@ the silo's log.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
 
 from client_app.contribution import Sample
 from client_app.errors import Code, ControlLost, Declined, SiloError
@@ -22,14 +20,13 @@ from client_app.home import Reply, SiloHome
 from client_app.silo import Silo
 from data_prep.shards import open_shard
 from privacy.errors import IdentityError, LedgerError, PrivacyError
+from secagg.arrays import Arrays, dump, load
 from secagg.errors import SecAggError
 
 BODY, ARRAYS = "body", "arrays"
 logger = logging.getLogger("fcfl.silo")
 
 app = ClientApp()
-
-Arrays = Mapping[str, NDArray[np.generic]]
 
 
 def home_of(context: Context) -> Path:
@@ -108,14 +105,18 @@ def _unpack(message: Message) -> tuple[bytes, Arrays]:
     if not isinstance(data, bytes):
         raise Declined("the request has no body; the coordinator speaks another protocol")
     record = message.content.get(ARRAYS)
-    arrays = {name: array.numpy() for name, array in record.items()} if isinstance(record, ArrayRecord) else {}
-    return data, arrays
+    if record is None:
+        return data, {}
+    encoded = record.get("data")
+    if not isinstance(encoded, bytes):
+        raise Declined("the request's arrays are no byte string; the coordinator speaks another protocol")
+    return data, load(encoded)
 
 
-def _packed(fields: dict[str, Any], arrays: Mapping[str, NDArray[Any]], message: Message) -> Message:
+def _packed(fields: dict[str, Any], arrays: Arrays, message: Message) -> Message:
     content = RecordDict({BODY: ConfigRecord(fields)})
     if arrays:
-        content[ARRAYS] = ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+        content[ARRAYS] = ConfigRecord({"data": dump(arrays)})
     return Message(content, reply_to=message)
 
 

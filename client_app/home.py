@@ -8,10 +8,12 @@ Layout::
     silo.toml, silo.lock, silo.log
     identity.key, identity.pub   Ed25519 key pair: signs the ledger; the key is secret and never replaced
     ledger.jsonl, ledger.anchor
+    peers.heads                  highest ledger head each other silo has signed
     runs/<run id>/terms        terms the silo agreed to
                   keys         share-encryption key of the run (secret)
                   graph-nonce  part in the order of a regular graph (secret until revealed)
                   run          roster, threshold and graph
+                  heads        highest ledger heads of the other silos, in this run and before it
                   control.npz  committed control variate
                   control.lost generation of the controls when it was found missing
                   samples      fingerprint of the samples the silo enrolled with

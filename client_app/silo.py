@@ -19,6 +19,7 @@ from client_app.contribution import Question, Sample, contribution
 from client_app.drift_control import reset, settle
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply, RunFolder, SiloHome
+from client_app.peer_heads import begin, remember
 from client_app.pinned_roster import check_peers, check_shown, pinned
 from client_app.policy import check_graph, check_plan, check_terms
 from client_app.privacy_book import PrivacyBook
@@ -28,7 +29,7 @@ from privacy.scaling import FeatureScale
 from privacy.terms import RunTerms
 from secagg import signatures
 from secagg import silo as protocol
-from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest, RevealRequest
+from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest, RevealRequest, UnmaskCall
 from secagg.graph import GraphNonce, commit_nonce, new_nonce
 from secagg.layout import layout_for
 from secagg.messages import (
@@ -38,7 +39,6 @@ from secagg.messages import (
     MaskedHeader,
     Roster,
     Run,
-    UnmaskRequest,
 )
 from secagg.silo import EpochSecrets
 
@@ -110,6 +110,7 @@ class Silo:
         stored = folder.get("run")
         if stored is None:
             self._check_run(asked.run, folder)
+            begin(self.home, folder)
             folder.put("run", asked.run.to_bytes())
         elif stored != asked.run.to_bytes():
             raise Declined("the roster of a run never changes")
@@ -278,7 +279,8 @@ class Silo:
 
     def unmask(self, body: bytes) -> Reply:
         """Hand over the shares that unmask the sum of the survivors; one answer per epoch."""
-        asked = UnmaskRequest.from_bytes(body)
+        call = UnmaskCall.from_bytes(body)
+        asked, headers = call.request, call.headers()
         folder = self.home.run(asked.run_id)
         if stored := folder.answered("unmask", asked.epoch, body):
             self._record(folder, asked.epoch, lambda secrets: protocol.record_answered(secrets, asked))
@@ -287,8 +289,9 @@ class Silo:
         if sent is None:
             raise Declined(f"unmask of epoch {asked.epoch}: this silo sent no vector")
         peers = MaskRequest.from_bytes(sent.request)
+        run = Run.from_bytes(folder.need("run"))
         shares = protocol.answer_unmask(
-            Run.from_bytes(folder.need("run")),
+            run,
             protocol.RunKeys.from_bytes(folder.need("keys")),
             self._secrets(folder, asked.epoch),
             self.name,
@@ -296,8 +299,10 @@ class Silo:
             peers.publics,
             peers.ciphertexts,
             asked,
+            headers,
             signer=self.home.identity,
         )
+        remember(self.home, folder, run.roster, headers)
         reply = folder.answer("unmask", asked.epoch, body, Reply(shares.to_bytes(), NOTHING))
         self._record(folder, asked.epoch, lambda secrets: protocol.record_answered(secrets, asked))
         return reply
@@ -351,9 +356,9 @@ def _scale(arrays: Mapping[str, NDArray[np.generic]], plan: ReleasePlan, terms: 
 def _received(arrays: Mapping[str, NDArray[np.generic]], name: str, length: int, digest: bytes) -> NDArray[np.float32]:
     """Return an array from the coordinator, refused unless it is finite and the announced one."""
     array = arrays.get(name)
-    if array is None or array.dtype != np.float32 or array.shape != (length,):
+    if array is None or array.dtype != np.dtype("<f4") or array.shape != (length,):
         raise Declined(f"{name}: expected {length} float32 values from the coordinator")
-    if hashlib.sha256(array.astype("<f4").tobytes()).digest() != digest:
+    if hashlib.sha256(array.tobytes()).digest() != digest:
         raise Declined(f"{name}: not the vector whose hash was announced")
     values = np.array(array, dtype=np.float32)
     if not np.isfinite(values).all():

@@ -15,6 +15,7 @@ from rich.table import Table
 from client_app.errors import SiloError
 from data_prep.errors import DataError
 from experiments.deployment.cli import conduct, run_silo
+from experiments.fetch_cli import fetch_cli
 from experiments.provision.cli import provision_cli
 from experiments.provision.errors import ProvisionError
 from experiments.roster_cli import roster_cli
@@ -48,6 +49,7 @@ for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
 run_cli.command("conduct")(conduct)
 silo_cli.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run_silo)
+data_cli.add_typer(fetch_cli, name="fetch")
 
 console = Console()
 

@@ -1,13 +1,14 @@
 """Flower messages of the protocol: bodies, arrays, and a mailbox with its own deadlines and polling."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
+
+from secagg.arrays import Arrays, load
+from secagg.errors import ProtocolError
 
 BODY, ARRAYS = "body", "arrays"
 
@@ -25,20 +26,20 @@ class Answer:
     arrays : mapping of str to ndarray
     code : int or None
         The silo's refusal code; None for an unreachable node.
+    size : int
+        Bytes of body and arrays as they arrived.
     """
 
     node: int
     body: bytes | None
-    arrays: Mapping[str, NDArray[np.generic]]
+    arrays: Arrays
     code: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of body and arrays."""
-        return len(self.body or b"") + sum(array.nbytes for array in self.arrays.values())
+    size: int = 0
 
 
-def request(kind: str, node: int, body: bytes, *, ttl: float, group: str, arrays: ArrayRecord | None = None) -> Message:
+def request(
+    kind: str, node: int, body: bytes, *, ttl: float, group: str, arrays: ConfigRecord | None = None
+) -> Message:
     """Build one message; ``arrays`` may be shared between messages, Flower sends it once."""
     content = RecordDict({BODY: ConfigRecord({"data": body})})
     if arrays is not None:
@@ -46,9 +47,9 @@ def request(kind: str, node: int, body: bytes, *, ttl: float, group: str, arrays
     return Message(content, node, kind, ttl=ttl, group_id=group)
 
 
-def array_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
-    """Pack named arrays."""
-    return ArrayRecord({name: Array(value) for name, value in arrays.items()})
+def arrays_record(encoded: bytes) -> ConfigRecord:
+    """Wrap encoded vectors (`secagg.arrays`) as one object: Flower pushes every array of an ArrayRecord by itself."""
+    return ConfigRecord({"data": encoded})
 
 
 Receiver = Callable[[Answer], None]
@@ -130,10 +131,12 @@ def _answer(node: int, reply: Message) -> Answer:
     if not isinstance(data, bytes):
         return Answer(node, None, {}, code if isinstance(code, int) else None)
     record = reply.content.get(ARRAYS)
-    try:
-        arrays = {name: array.numpy() for name, array in record.items()} if isinstance(record, ArrayRecord) else {}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            return Answer(node, None, {})
-    except Exception:  # noqa: BLE001 - numpy raises a dozen kinds of errors for bytes that are no array
+    if record is None:
+        return Answer(node, data, {}, size=len(data))
+    encoded = record.get("data")
+    if not isinstance(encoded, bytes):
         return Answer(node, None, {})
-    return Answer(node, data, arrays)
+    try:
+        return Answer(node, data, load(encoded), size=len(data) + len(encoded))
+    except ProtocolError:
+        return Answer(node, None, {})

@@ -40,6 +40,7 @@ class RunState:
     epoch : int
         Last epoch used; never reused.
     outcomes : tuple of EpochOutcome
+        Those that a silo may still have to be told.
     score_total : float
         ``Z`` of errata E10.
     divergence : float
@@ -266,21 +267,38 @@ def reset_controls(state: RunState) -> RunState:
     return replace(state, control_total=np.zeros_like(state.control_total), generation=state.generation + 1)
 
 
-def abandon(state: RunState) -> RunState:
-    """State after an abandoned epoch: nothing but the outcome changes."""
+def abandon(state: RunState, heads: Mapping[str, bytes]) -> RunState:
+    """State after an abandoned epoch: nothing but the outcome and the ledger heads that were shown changes."""
     outcome = EpochOutcome(state.epoch, "abandoned", ())
-    return replace(state, outcomes=(*state.outcomes, outcome), abandoned=state.abandoned + 1)
+    outcomes, known = _needed((*state.outcomes, outcome)), _highest(state.ledger_heads, heads)
+    return replace(state, outcomes=outcomes, abandoned=state.abandoned + 1, ledger_heads=known)
 
 
 def complete(state: RunState, heads: Mapping[str, bytes]) -> RunState:
     """State after a completed epoch, before its sums are used; ``heads`` are the survivors' ledger heads."""
     outcome = EpochOutcome(state.epoch, "completed", tuple(sorted(heads)))
+    outcomes, known = _needed((*state.outcomes, outcome)), _highest(state.ledger_heads, heads)
+    return replace(state, outcomes=outcomes, abandoned=0, ledger_heads=known)
+
+
+def _highest(known: Mapping[str, bytes], heads: Mapping[str, bytes]) -> Mapping[str, bytes]:
     # The count comes first in a head, so the greater bytes are the later head.
-    known = {
-        **state.ledger_heads,
-        **{silo: max(head, state.ledger_heads.get(silo, b"")) for silo, head in heads.items()},
-    }
-    return replace(state, outcomes=(*state.outcomes, outcome), abandoned=0, ledger_heads=known)
+    return {**known, **{silo: max(head, known.get(silo, b"")) for silo, head in heads.items()}}
+
+
+def _needed(outcomes: tuple[EpochOutcome, ...]) -> tuple[EpochOutcome, ...]:
+    """Return the outcomes a silo may still have to be told: the last, and at most one for each silo.
+
+    A silo waits for the outcome of an epoch only if its vector may have counted, and knows it once it masks for a
+    later one; an outcome it is not told is one in which its vector did not count.
+    """
+    kept: list[EpochOutcome] = []
+    told: set[str] = set()
+    for outcome in reversed(outcomes):
+        if not kept or not told.issuperset(outcome.survivors):
+            kept.append(outcome)
+        told.update(outcome.survivors)
+    return tuple(reversed(kept))
 
 
 def _check(sums: Sums) -> None:

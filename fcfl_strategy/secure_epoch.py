@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 import cbor2
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
-from fcfl_strategy.exchange import Answer, request
+from fcfl_strategy.exchange import Answer, arrays_record, request
 from fcfl_strategy.journal import Journal
 from secagg import coordinator
-from secagg.envelopes import JoinRequest, MaskReply, MaskRequest
+from secagg.arrays import Arrays, dump
+from secagg.envelopes import JoinRequest, MaskReply, MaskRequest, UnmaskCall
 from secagg.errors import SecAggError
 from secagg.messages import Announcement, Bundle, EpochOutcome, MaskedInput, Run, UnmaskRequest, UnmaskShares
 from secagg.ring import Layout, decode_sum
@@ -131,7 +132,7 @@ class SecureEpoch:
         federation.journal.put(name, made.to_bytes())
         return cls(federation, made)
 
-    def mask_requests(self, arrays: ArrayRecord, ttl: float) -> list[Message]:
+    def mask_requests(self, arrays: Arrays, ttl: float) -> list[Message]:
         """Requests to the participants whose masked vector is not there yet; none once the survivors are fixed.
 
         After that a vector could not count any more and would cost its silo budget for nothing.
@@ -139,15 +140,16 @@ class SecureEpoch:
         if self._fixed() is not None:
             return []
         asked = sorted(set(self.announcement.ids) - set(self.masked))
-        payload = sum(array.numpy().nbytes for array in arrays.values())
+        encoded = dump(arrays)
+        shared = arrays_record(encoded)
         messages = []
         for silo in asked:
             view = coordinator.view_for(self.federation.run, self.announcement, self.bundles, silo)
             body = MaskRequest(self.announcement, *view).to_bytes()
-            self.bytes_down += len(body) + payload
+            self.bytes_down += len(body) + len(encoded)
             node = self.federation.nodes.get(silo)
             if node is not None:
-                messages.append(request(CONTRIBUTE, node, body, ttl=ttl, group=str(self.number), arrays=arrays))
+                messages.append(request(CONTRIBUTE, node, body, ttl=ttl, group=str(self.number), arrays=shared))
         return messages
 
     def _fixed(self) -> bytes | None:
@@ -169,8 +171,9 @@ class SecureEpoch:
             coordinator.check_masked(self.federation.run, self.announcement, message)
             if message.sender != silo:
                 raise SecAggError(f"{silo}: sent the vector of {message.sender}")
-            if message.ledger_head[0] < int.from_bytes(self.announcement.ledger_heads.get(silo, b"")[:8], "big"):
-                raise SecAggError(f"{silo}: its ledger is shorter than the one it showed before")
+            # Every vector is in its owner's ledger, so that a later one comes with more entries.
+            if message.ledger_head[0] <= int.from_bytes(self.announcement.ledger_heads.get(silo, b"")[:8], "big"):
+                raise SecAggError(f"{silo}: its ledger is no longer than the one it showed before")
             self.federation.keep_bundle(silo, self.number + 1, reply.bundle)
         except SecAggError as error:
             logger.warning("epoch %d: masked vector refused: %s", self.number, error)
@@ -200,9 +203,9 @@ class SecureEpoch:
         return fixed
 
     def unmask_requests(self, asked: UnmaskRequest, ttl: float) -> list[Message]:
-        """Ask the survivors for their shares."""
+        """Ask the survivors for their shares, and show each what the others signed with their vectors."""
         nodes = (self.federation.nodes.get(silo) for silo in asked.survivors)
-        body = asked.to_bytes()
+        body = UnmaskCall.of(asked, self.masked).to_bytes()
         self.bytes_down += len(body) * len(asked.survivors)
         return [request(UNMASK, node, body, ttl=ttl, group=str(self.number)) for node in nodes if node is not None]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fcfl_strategy import checkpoint, rounds
 from fcfl_strategy.enrolment import CLOSE, enrol
 from fcfl_strategy.errors import RunError, SumError
-from fcfl_strategy.exchange import Mailbox, array_record, request
+from fcfl_strategy.exchange import Mailbox, request
 from fcfl_strategy.journal import Journal
 from fcfl_strategy.metrics import Metrics, split_metrics
 from fcfl_strategy.rounds import Facts, RunState
@@ -175,7 +175,8 @@ class FcflStrategy(Strategy):
             done = True
         except (SecAggError, SumError) as error:
             logger.warning("epoch %d abandoned: %s", settled.epoch + 1, error)
-            self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1))
+            shown: Mapping[str, bytes] = self._open.secure.heads() if self._open is not None else {}
+            self._state = rounds.abandon(replace(self._state, epoch=settled.epoch + 1), shown)
         if self._open is not None and self._open.secure.control_lost:
             logger.warning("epoch %d: a silo lost its control; all controls are reset", self._state.epoch)
             self._state = rounds.reset_controls(self._state)
@@ -252,8 +253,7 @@ class FcflStrategy(Strategy):
         sent = {"point": point, "control": control}
         if self._state.scale is not None:
             sent["scale"] = rounds.scale_array(self._state.scale)
-        arrays = array_record(sent)
-        return secure.mask_requests(arrays, self.settings.deadlines.train)
+        return secure.mask_requests(sent, self.settings.deadlines.train)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -289,7 +289,7 @@ class FcflStrategy(Strategy):
         return secure.sums()
 
     def _weights(self) -> ArrayRecord:
-        return array_record({"weights": self._state.server.weights.astype(np.float32)})
+        return ArrayRecord({"weights": Array(self._state.server.weights.astype(np.float32))})
 
     def summary(self) -> None:
         """Log the main settings."""

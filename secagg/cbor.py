@@ -7,6 +7,7 @@ Tags are refused before the decoder sees them: some make a decoder allocate by a
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import lt
 from typing import Any
 
 import cbor2
@@ -16,7 +17,15 @@ from secagg.errors import ProtocolError
 MAX_DEPTH = 8
 MAX_MESSAGE = 1 << 24
 MAX_ITEMS = 1 << 20
-SILO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
+_ID = r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}"
+SILO_ID = re.compile(_ID)
+_SILO_IDS = re.compile(rf"(?:{_ID}(?: {_ID})*)?")
+
+# By the first byte of an item: what follows its argument (nothing, a string, one or two items for each unit of the
+# argument), and the argument or the code of its width. A tag has a code that no item may have.
+_STRING = 3
+_FOLLOWS = (0, 0, _STRING, _STRING, 1, 2, 0, 0)
+_INITIAL = tuple((_FOLLOWS[byte >> 5], 31 if byte >> 5 == 6 else byte & 31) for byte in range(256))
 
 Check = Callable[[object, str], Any]  # (value, path of the field) -> the value, or ProtocolError naming the path
 
@@ -63,33 +72,35 @@ def decode(data: bytes, what: str) -> Any:
 
 def _check_form(data: bytes, what: str) -> None:
     """Refuse tags, indefinite lengths, deep nesting, too many items, truncation and trailing bytes."""
-    at = items = 0
-    open_counts = [1]  # items still to come, per open container
-    while open_counts:
-        if open_counts[-1] == 0:
-            open_counts.pop()
-            continue
-        open_counts[-1] -= 1
-        items += 1
-        if len(open_counts) > MAX_DEPTH or items > MAX_ITEMS:
-            raise ProtocolError(f"{what}: nested too deeply or too many items")
-        if at >= len(data):
+    at, end = 0, len(data)
+    items = left = 1  # announced so far; still to come in the innermost open container
+    around: list[int] = []  # still to come in the containers around it
+    while left:
+        if at >= end:
             raise ProtocolError(f"{what}: truncated")
-        major, argument = data[at] >> 5, data[at] & 31
+        kind, argument = _INITIAL[data[at]]
         at += 1
-        if argument > 27 or major == 6:
-            raise ProtocolError(f"{what}: tags, indefinite lengths and reserved codes are not accepted")
+        left -= 1
         if argument > 23:
+            if argument > 27:
+                raise ProtocolError(f"{what}: tags, indefinite lengths and reserved codes are not accepted")
             width = 1 << (argument - 24)
             argument = int.from_bytes(data[at : at + width], "big")
             at += width
-        if major in (2, 3):
+        if kind == _STRING:
             at += argument
-        elif major in (4, 5):
-            open_counts.append(argument * (major - 3))
-        if at > len(data):
+        elif kind and argument:  # an array, or a map with twice as many items
+            argument *= kind
+            items += argument
+            around.append(left)
+            left = argument
+            if len(around) >= MAX_DEPTH or items > MAX_ITEMS:
+                raise ProtocolError(f"{what}: nested too deeply or too many items")
+        if at > end:
             raise ProtocolError(f"{what}: truncated")
-    if at != len(data):
+        while not left and around:
+            left = around.pop()
+    if at != end:
         raise ProtocolError(f"{what}: bytes after the end of the message")
 
 
@@ -180,5 +191,41 @@ def table(item: Check, limit: int, key: Check = silo_id) -> Check:
             raise ProtocolError(f"{path}: expected a map of at most {limit} entries")
         names = sorted(key(name, f"{path} (a key)") for name in value)
         return {name: item(value[name], f"{path}[{name!r}]") for name in names}
+
+    return check
+
+
+class Packed(dict[str, bytes]):
+    """A map of silo ids, in ascending order, to byte strings of one width; what :func:`packed` accepts and returns."""
+
+
+def pack(entries: Mapping[str, bytes]) -> list[object]:
+    """Return a map of silo ids to byte strings of one width as plain data: [the ids, the values].
+
+    The ids ascend, joined by spaces, which no id contains; the values follow each other in the order of the ids. Two
+    items instead of two an entry: these maps have an entry for each pair of silos, and reading them was most of the
+    server's work.
+    """
+    names = sorted(entries)
+    return [" ".join(names), b"".join([entries[name] for name in names])]
+
+
+def packed(width: int, limit: int) -> Check:
+    """Accept a map of at most ``limit`` silo ids to byte strings of ``width`` bytes, or the one list that packs it."""
+    unpacked = table(binary(width), limit)
+
+    def check(value: object, path: str) -> Packed:
+        if isinstance(value, Mapping):
+            return Packed(unpacked(value, path))
+        match value:
+            case [str(text), bytes(data)]:
+                names = text.split(" ") if text else []
+            case _:
+                raise ProtocolError(f"{path}: expected an array of a text and a byte string")
+        if not _SILO_IDS.fullmatch(text) or not all(map(lt, names, names[1:])):
+            raise ProtocolError(f"{path}: expected distinct silo ids in ascending order, with one space between")
+        if len(names) > limit or len(data) != width * len(names):
+            raise ProtocolError(f"{path}: expected {width} bytes for each of {len(names)} silo ids, at most {limit}")
+        return Packed({name: data[at * width : (at + 1) * width] for at, name in enumerate(names)})
 
     return check

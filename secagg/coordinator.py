@@ -151,8 +151,9 @@ def _check_answer(announcement: Announcement, request: UnmaskRequest, reply: Unm
         raise ProtocolError(f"{sender}: unmask reply of a silo that is not among the survivors; leave it out")
     if reply.epoch != request.epoch:
         raise ProtocolError(f"{sender}: unmask reply for epoch {reply.epoch}, expected {request.epoch}; leave it out")
-    named = reply.mask_key_shares.keys()
-    if reply.self_mask_shares.keys() - survivors or named - announcement.members or named & survivors:
+    named = reply.mask_key_shares
+    fits = survivors.issuperset(reply.self_mask_shares) and announcement.members.issuperset(named)
+    if not fits or not survivors.isdisjoint(named):
         raise ProtocolError(f"{sender}: unmask reply answers for another list of survivors; leave it out")
 
 

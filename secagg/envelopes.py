@@ -2,18 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from secagg import cbor
+from secagg.errors import ProtocolError
 from secagg.messages import (
-    CIPHERTEXT_BYTES,
+    CIPHERTEXTS,
     EPOCH,
     Announcement,
     Bundle,
     BundlePublic,
     MaskedHeader,
+    MaskedInput,
+    UnmaskRequest,
 )
-from secagg.roster import MAX_SILOS, RUN_ID, Roster, Run
+from secagg.roster import HASH, MAX_SILOS, RUN_ID, SIGNATURE, Roster, Run
 from secagg.wire import TYPE_PREFIX, Message
 
 
@@ -45,20 +49,21 @@ class MaskRequest(Message):
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "announcement": Announcement.parse,
         "publics": cbor.sequence(BundlePublic.parse, MAX_SILOS),
-        "ciphertexts": cbor.table(cbor.binary(CIPHERTEXT_BYTES), MAX_SILOS),
+        "ciphertexts": CIPHERTEXTS,
     }
     announcement: Announcement
     publics: tuple[BundlePublic, ...]
     ciphertexts: Mapping[str, bytes]
 
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding; the announcement, the same for every silo, is encoded only once."""
+    @cached_property
+    def _encoded(self) -> bytes:
+        # The announcement, the same for every silo, and each public part, the same for its neighbours, have theirs.
         return cbor.joined(
             {
                 "type": cbor.encode(TYPE_PREFIX + self.TYPE),
                 "announcement": self.announcement.to_bytes(),
                 "publics": cbor.listed([public.to_bytes() for public in self.publics]),
-                "ciphertexts": cbor.encode(self.ciphertexts),
+                "ciphertexts": cbor.encode(cbor.pack(self.ciphertexts)),
             }
         )
 
@@ -71,6 +76,44 @@ class MaskReply(Message):
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"header": MaskedHeader.parse, "bundle": Bundle.parse}
     header: MaskedHeader
     bundle: Bundle
+
+
+@dataclass(frozen=True)
+class UnmaskCall(Message):
+    """Asks a silo for its shares, and shows what every survivor signed: which announcement its vector is masked for.
+
+    Attributes
+    ----------
+    request : UnmaskRequest
+    vectors : tuple
+        Ledger head, arrays hash and signature of each survivor's vector, in the order of the survivors. The rest of
+        their headers is in the request.
+    """
+
+    TYPE: ClassVar[str] = "unmask-call"
+    CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
+        "request": UnmaskRequest.parse,
+        "vectors": cbor.sequence(cbor.row(MaskedHeader.CHECKS["ledger_head"], HASH, SIGNATURE), MAX_SILOS),
+    }
+    request: UnmaskRequest
+    vectors: tuple[tuple[tuple[int, bytes], bytes, bytes], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.vectors) != len(self.request.survivors):
+            raise ProtocolError("unmask-call.vectors: expected one of each survivor")
+
+    @classmethod
+    def of(cls, request: UnmaskRequest, masked: Mapping[str, MaskedInput]) -> "UnmaskCall":
+        """Return the call for the survivors' vectors as the server holds them."""
+        held = (masked[survivor] for survivor in request.survivors)
+        return cls(request, tuple((m.ledger_head, m.arrays_hash, m.signature) for m in held))
+
+    def headers(self) -> tuple[MaskedHeader, ...]:
+        """Return the headers that the survivors signed, if their vectors are masked for this announcement."""
+        epoch, digest = self.request.epoch, self.request.announcement_hash
+        rows = zip(self.request.survivors, self.vectors, strict=True)
+        return tuple(MaskedHeader(survivor, epoch, digest, *row) for survivor, row in rows)
 
 
 @dataclass(frozen=True)

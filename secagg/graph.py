@@ -24,8 +24,8 @@ from secagg.graph_parameters import Degree, Rates
 from secagg.shamir import Entropy
 from secagg.wire import PROTOCOL_VERSION, Message
 
-COMMITMENT_LABEL = b"fcfl-secagg/1/graph-nonce-commitment"
-SEED_LABEL = b"fcfl-secagg/1/graph-seed"
+COMMITMENT_LABEL = b"fcfl-secagg/2/graph-nonce-commitment"
+SEED_LABEL = b"fcfl-secagg/2/graph-seed"
 NONCE_BYTES = 32
 MAX_NODES = 1 << 14
 MAX_BITS = 256
@@ -99,11 +99,18 @@ class Circle:
         """Where each silo stands."""
         return {silo_id: at for at, silo_id in enumerate(self.order)}
 
+    @cached_property
+    def _found(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
     def neighbours(self, silo_id: str) -> tuple[str, ...]:
-        """Return the neighbours of a silo, ascending by id."""
-        at, n = self.position[silo_id], len(self.order)
-        steps = range(1, self.k // 2 + 1)
-        return tuple(sorted(self.order[(at + step) % n] for j in steps for step in (j, -j)))
+        """Return the neighbours of a silo, ascending by id; found once, because the server asks for each many times."""
+        if (found := self._found.get(silo_id)) is None:
+            at, n = self.position[silo_id], len(self.order)
+            steps = range(1, self.k // 2 + 1)
+            found = tuple(sorted(self.order[(at + step) % n] for j in steps for step in (j, -j)))
+            self._found[silo_id] = found
+        return found
 
     def surviving_neighbours(self, members: Collection[str]) -> dict[str, int]:
         """Return for each silo how many of its neighbours, itself not counted, are among ``members``."""

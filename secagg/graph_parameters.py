@@ -160,7 +160,8 @@ def shortcoming(n: int, degree: Degree, rates: Rates) -> str:
     1. No silo has t or more corrupt neighbours (security).
     2. No k / 2 consecutive silos are all corrupt or missing: the honest survivors stay connected (security).
     3. Every secret keeps t shares (correctness).
-    4. Active: 2 t > k + 1 + c, with c the most corrupt neighbours: never both secrets of one silo.
+    4. Active: 2 t > k + 1 + c, with c the most corrupt neighbours: never both secrets of one silo. And more than half
+       of the honest silos survive, so that of two announcements of an epoch at most one is answered.
     5. Active: no k / 2 consecutive silos can be made to look missing by lists that differ (see :func:`uncuttable`).
     """
     k, t = degree.k, degree.t
@@ -177,6 +178,8 @@ def shortcoming(n: int, degree: Degree, rates: Rates) -> str:
         return (
             f"2 t > k + 1 + c does not hold for k = {k}, t = {t} and c = {found.corrupt_neighbours} corrupt neighbours"
         )
+    if rates.active and 2 * (n - rates.missing(n)) <= n + rates.corrupt(n):
+        return "two announcements of one epoch could both be answered; state lower rates"
     if rates.active and not uncuttable(k, t, found):
         return f"lists that differ could cut the circle at k = {k}, t = {t}; expected a higher degree"
     return ""

@@ -13,13 +13,24 @@ from secagg import cbor
 from secagg.errors import ProtocolError
 from secagg.shamir import SHARE_BYTES, Entropy
 
-PAIR_LABEL = b"fcfl-secagg/1/pairwise-mask"
-SELF_LABEL = b"fcfl-secagg/1/self-mask"
-COMMITMENT_LABEL = b"fcfl-secagg/1/seed-commitment"
-SHARE_KEY_LABEL = b"fcfl-secagg/1/share-encryption"
-SHARE_AD_LABEL = b"fcfl-secagg/1/share-associated-data"
+PAIR_LABEL = b"fcfl-secagg/2/pairwise-mask"
+SELF_LABEL = b"fcfl-secagg/2/self-mask"
+COMMITMENT_LABEL = b"fcfl-secagg/2/seed-commitment"
+SHARE_KEY_LABEL = b"fcfl-secagg/2/share-encryption"
+SHARE_AD_LABEL = b"fcfl-secagg/2/share-associated-data"
 KEY_BYTES = 32
 NONCE_BYTES = 12
+_P = 2**255 - 19
+# The u of the points of order 1, 2, 4 and 8 on the curve and its twist (RFC 7748, section 7; Bernstein's ecdh.html).
+_LOW_ORDER = frozenset(
+    (
+        0,
+        1,
+        _P - 1,
+        int.from_bytes(bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"), "little"),
+        int.from_bytes(bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"), "little"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -55,12 +66,20 @@ def agree(private: X25519PrivateKey, peer_key: bytes, peer: str) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(peer_key))
     except ValueError:
-        raise ProtocolError(f"{peer}: its X25519 key is not valid (low order or malformed); remove the peer") from None
+        raise _invalid(peer) from None
+
+
+def _invalid(owner: str) -> ProtocolError:
+    return ProtocolError(f"{owner}: its X25519 key is not valid (low order or malformed); remove the peer")
 
 
 def check_public_key(key: bytes, owner: str) -> None:
-    """Refuse a key of low order where it enters, so that one bad key cannot stop everyone else later."""
-    agree(X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)), key, owner)
+    """Refuse a key of low order where it enters, so that one bad key cannot stop everyone else later.
+
+    Guarantee: refuses exactly the keys that :func:`agree` refuses, at a hundredth of its cost.
+    """
+    if len(key) != KEY_BYTES or (int.from_bytes(key, "little") & ((1 << 255) - 1)) % _P in _LOW_ORDER:
+        raise _invalid(owner)
 
 
 def pair_key(

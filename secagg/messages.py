@@ -48,7 +48,8 @@ MAX_SEGMENTS = 64
 CIPHERTEXT_BYTES = 12 + 2 * SHARE_BYTES + 16
 
 EPOCH = cbor.uint(MAX_EPOCH)
-SHARES = cbor.table(cbor.binary(SHARE_BYTES), MAX_SILOS)
+CIPHERTEXTS = cbor.packed(CIPHERTEXT_BYTES, MAX_SILOS)
+SHARES = cbor.packed(SHARE_BYTES, MAX_SILOS)
 STATUS = ("completed", "abandoned")
 
 
@@ -103,18 +104,10 @@ class BundlePublic(Message):
     ciphertext_hash: bytes
     signature: bytes = UNSIGNED
 
-    @cached_property
-    def _encoded(self) -> bytes:
-        return super().to_bytes()
-
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding, made once: every neighbour is sent it."""
-        return self._encoded
-
     def hash(self) -> bytes:
         """Return the hash an announcement lists: over every field but the signature, under its own label."""
         named = [self.sender, self.epoch, self.mask_key, self.seed_commitment, self.ciphertext_hash]
-        return cbor.digest(b"fcfl-secagg/1/bundle-hash", named)
+        return cbor.digest(b"fcfl-secagg/2/bundle-hash", named)
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,7 @@ class Bundle(Message):
     TYPE: ClassVar[str] = "bundle"
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {
         "public": BundlePublic.parse,
-        "ciphertexts": cbor.table(cbor.binary(CIPHERTEXT_BYTES), MAX_SILOS),
+        "ciphertexts": CIPHERTEXTS,
     }
     public: BundlePublic
     ciphertexts: Mapping[str, bytes]
@@ -136,8 +129,8 @@ class Bundle(Message):
 
 
 def ciphertext_hash(ciphertexts: Mapping[str, bytes]) -> bytes:
-    """Return SHA-256 of CBOR ["fcfl-secagg/1/ciphertexts", map of receiver to ciphertext]."""
-    return cbor.digest(b"fcfl-secagg/1/ciphertexts", dict(ciphertexts))
+    """Return SHA-256 of CBOR ["fcfl-secagg/2/ciphertexts", packed map of receiver to ciphertext]."""
+    return cbor.digest(b"fcfl-secagg/2/ciphertexts", cbor.pack(ciphertexts))
 
 
 @dataclass(frozen=True)
@@ -209,19 +202,11 @@ class Announcement(Message):
         return frozenset(self.ids)
 
     @cached_property
-    def _encoded(self) -> bytes:
-        return super().to_bytes()
-
-    def to_bytes(self) -> bytes:
-        """Return the deterministic encoding, made once: every silo is sent it."""
-        return self._encoded
-
-    @cached_property
     def _digest(self) -> bytes:
-        return cbor.digest(b"fcfl-secagg/1/announcement-hash", self.to_bytes())
+        return cbor.digest(b"fcfl-secagg/2/announcement-hash", self.to_bytes())
 
     def digest(self) -> bytes:
-        """Return SHA-256 of CBOR ["fcfl-secagg/1/announcement-hash", the announcement's encoding]."""
+        """Return SHA-256 of CBOR ["fcfl-secagg/2/announcement-hash", the announcement's encoding]."""
         return self._digest
 
 
@@ -309,9 +294,13 @@ class UnmaskRequest(Message):
         """The survivors."""
         return frozenset(self.survivors)
 
+    @cached_property
+    def _digest(self) -> bytes:
+        return cbor.digest(b"fcfl-secagg/2/unmask-request-hash", self.to_bytes())
+
     def digest(self) -> bytes:
-        """Return SHA-256 of CBOR ["fcfl-secagg/1/unmask-request-hash", the request's encoding]."""
-        return cbor.digest(b"fcfl-secagg/1/unmask-request-hash", self.to_bytes())
+        """Return SHA-256 of CBOR ["fcfl-secagg/2/unmask-request-hash", the request's encoding]."""
+        return self._digest
 
 
 @dataclass(frozen=True)

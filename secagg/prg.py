@@ -19,10 +19,10 @@ from secagg.cbor import encode
 from secagg.errors import ProtocolError
 from secagg.ring import FloatArray, RingArray, dtype_of
 
-SEGMENT_LABEL = b"fcfl-secagg/1/segment"
+SEGMENT_LABEL = b"fcfl-secagg/2/segment"
 KEY_BYTES = 32
-# Fits the second-level cache together with the part of the sum it is added to.
-CHUNK_BYTES = 1 << 18
+# Three of it, the zeros, the keystream and the part of the sum it is added to, fit a second-level cache of 512 KiB.
+CHUNK_BYTES = 3 << 15
 _ZEROS = memoryview(bytes(CHUNK_BYTES))
 
 
@@ -46,7 +46,7 @@ def add_mask(total: RingArray, key: bytes, name: str, *, subtract: bool = False)
     for start in range(0, total.size, per_chunk):
         part = total[start : start + per_chunk]
         chunk = buffer[: part.size]
-        stream.update_into(_ZEROS[: chunk.nbytes], chunk.data.cast("B"))
+        _fill(stream, chunk)
         combine(part, chunk, out=part)
 
 
@@ -61,14 +61,16 @@ def expand(key: bytes, segment_name: str, length: int, bits: int) -> RingArray:
 
 
 def secure_uniforms(entropy: Callable[[int], bytes] = os.urandom) -> Callable[[int], FloatArray]:
-    """Return a source of uniforms in [0, 1), multiples of 2^-52, from AES-256-CTR under a fresh key per call.
+    """Return a source of uniforms in [0, 1), multiples of 2^-52: the keystream of AES-256-CTR under one fresh key.
 
     For :func:`secagg.ring.encode`. Assumption: ``entropy`` is the operating system's generator; anything else is for
-    tests.
+    tests. A source belongs to one thread.
     """
+    stream = _keystream(segment_key(entropy(KEY_BYTES), "stochastic rounding"))
 
     def draw(count: int) -> FloatArray:
-        words = expand(entropy(KEY_BYTES), "stochastic rounding", count, 64)
+        words = np.empty(count, np.uint64)
+        _fill(stream, words)
         # 52 random bits as the fraction of a float in [1, 2): exact, and far faster than converting integers.
         words >>= np.uint64(12)
         words |= np.uint64(0x3FF << 52)
@@ -77,6 +79,14 @@ def secure_uniforms(entropy: Callable[[int], bytes] = os.urandom) -> Callable[[i
         return uniforms
 
     return draw
+
+
+def _fill(stream: CipherContext, words: RingArray) -> None:
+    """Write the next of a keystream over ``words``."""
+    into = words.data.cast("B")
+    for start in range(0, into.nbytes, CHUNK_BYTES):
+        part = into[start : start + CHUNK_BYTES]
+        stream.update_into(_ZEROS[: part.nbytes], part)
 
 
 def _keystream(key: bytes) -> CipherContext:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from operator import index
 from typing import Any
 
@@ -27,6 +28,8 @@ RING_BITS = (32, 64)
 MAX_LENGTH = 1 << 31
 # Temporaries of this many values stay in the cache and off the kernel's page allocator: three times as fast.
 CHUNK = 1 << 13
+# Up to here every integer is a float64.
+EXACT = 1 << 53
 
 
 def dtype_of(bits: int) -> np.dtype[Any]:
@@ -63,7 +66,7 @@ class Segment:
         for name, kind in (("length", index), ("bits", index), ("bound", float), ("step", float)):
             object.__setattr__(self, name, kind(getattr(self, name)))
 
-    @property
+    @cached_property
     def top(self) -> int:
         """The largest magnitude of one encoded value: ceil(bound / step), computed exactly."""
         return math.ceil(Fraction(self.bound) / Fraction(self.step))
@@ -158,9 +161,14 @@ class EncodedVector:
         return to_signed(self.values[name])
 
 
+def signed_view(values: RingArray) -> NDArray[Any]:
+    """Return the representatives in [-2^(bits-1), 2^(bits-1)) of ring elements, in the same memory."""
+    return values.view("<i4" if values.dtype.itemsize == 4 else "<i8")
+
+
 def to_signed(values: RingArray) -> IntArray:
     """Return the representatives in [-2^(bits-1), 2^(bits-1)) of ring elements, as int64."""
-    return values.view(np.int32 if values.dtype.itemsize == 4 else np.int64).astype(np.int64)
+    return signed_view(values).astype(np.int64)
 
 
 def _round(segment: Segment, value: FloatArray, uniforms: Uniforms) -> tuple[RingArray, int]:
@@ -170,26 +178,37 @@ def _round(segment: Segment, value: FloatArray, uniforms: Uniforms) -> tuple[Rin
         raise RingError(f"{where}: expected a vector of {segment.length} values, got shape {array.shape}")
     top = segment.top
     encoded: RingArray = np.empty(segment.length, segment.dtype)
+    integers = signed_view(encoded)
+    buffers = np.empty((2, min(CHUNK, segment.length)))
     saturated = 0
     for start in range(0, segment.length, CHUNK):
         part = array[start : start + CHUNK]
-        if not np.isfinite(part).all():
+        least, greatest = float(part.min()), float(part.max())  # NaN if there is one
+        if not (math.isfinite(least) and math.isfinite(greatest)):
             raise RingError(f"{where}: a value is not finite; make it finite (or zero) before encoding")
         u = np.asarray(uniforms(part.size))
         if u.shape != part.shape or u.dtype != np.float64 or not (u.min() >= 0.0 and u.max() < 1.0):
             raise RingError(f"{where}: uniforms must return as many float64 values in [0, 1) as it is asked for")
-        units = np.clip(part, -segment.bound, segment.bound)
-        saturated += int(np.count_nonzero(units != part))
-        units /= segment.step
-        below = np.floor(units)
+        if least < -segment.bound or greatest > segment.bound:
+            within = np.clip(part, -segment.bound, segment.bound)
+            saturated += int(np.count_nonzero(within != part))
+            part = within
+        units, below = buffers[:, : part.size]
+        np.divide(part, segment.step, out=units)
+        np.floor(units, out=below)
         # floor(x + u) in floating point would round u away for large x and could even pass the top; comparing u with
         # the exact fraction gives the same distribution without either fault.
         units -= below
-        integers = below.astype(np.int64)
-        integers += u < units
-        # Division by a step that is no power of two may itself round past the top.
-        np.clip(integers, -top, top, out=integers)
-        encoded[start : start + CHUNK] = integers.view(np.uint64)
+        # A difference of floats is above zero exactly if the first is larger; and where a float has a fraction, one
+        # more is exact. Floats all the way: integers would take three times as long.
+        units -= u
+        np.ceil(units, out=units)
+        below += units
+        rounded = integers[start : start + CHUNK]
+        np.copyto(rounded, below, casting="unsafe")
+        if top > EXACT:
+            # A quotient this large may itself be rounded past the top; a smaller one is rounded to the top at most.
+            np.clip(rounded, -top, top, out=rounded)
     return encoded, saturated
 
 

@@ -62,7 +62,7 @@ class Enrolment(Message):
 
     def details(self) -> bytes:
         """Return the salted hash of what the coordinator learns and the other silos do not."""
-        return cbor.digest(b"fcfl-secagg/1/enrolment-details", [self.records, self.software, self.salt])
+        return cbor.digest(b"fcfl-secagg/2/enrolment-details", [self.records, self.software, self.salt])
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Roster(Message):
         return silo_id in self._positions
 
     def hash(self) -> bytes:
-        """Return SHA-256 of CBOR ["fcfl-secagg/1/roster-hash", the roster's encoding]."""
-        return cbor.digest(b"fcfl-secagg/1/roster-hash", self.to_bytes())
+        """Return SHA-256 of CBOR ["fcfl-secagg/2/roster-hash", the roster's encoding]."""
+        return cbor.digest(b"fcfl-secagg/2/roster-hash", self.to_bytes())
 
     def index(self, silo_id: str) -> int:
         """Return the position of a silo, from 0; its Shamir x is one more."""
@@ -218,7 +218,7 @@ class Run(Message):
         if self.graph is None:
             return self.roster.hash()
         named = [self.roster.hash(), self.threshold, self.max_colluders, self.graph.to_bytes()]
-        return cbor.digest(b"fcfl-secagg/1/graph-hash", named)
+        return cbor.digest(b"fcfl-secagg/2/graph-hash", named)
 
     @cached_property
     def circle(self) -> Circle | None:

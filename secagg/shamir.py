@@ -7,6 +7,7 @@ Shares carry no integrity of their own: whoever reconstructs has to check the se
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 
 from secagg.errors import NotEnoughSurvivors, ProtocolError
 
@@ -92,12 +93,8 @@ def weights_at(point: int, xs: tuple[int, ...]) -> tuple[int, ...]:
     full, below = 1, [1]  # below[i]: product of the first i denominators
     denominators = []
     for x in xs:
-        denominator = x - point
-        for other in xs:
-            if other != x:
-                denominator = denominator * (other - x)
         full = full * (x - point) % PRIME
-        denominators.append(denominator % PRIME)
+        denominators.append((x - point) * prod([other - x for other in xs if other != x]) % PRIME)
         below.append(below[-1] * denominators[-1] % PRIME)
     inverse = pow(below[-1], -1, PRIME)  # of all denominators not yet passed
     weights = []

@@ -10,6 +10,7 @@ one unmask request per epoch; the functions refuse a second one.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -32,6 +33,7 @@ from secagg.messages import (
     Announcement,
     Bundle,
     BundlePublic,
+    MaskedHeader,
     MaskedInput,
     Run,
     UnmaskRequest,
@@ -40,7 +42,7 @@ from secagg.messages import (
 )
 from secagg.ring import EncodedVector, Layout
 from secagg.shamir import SHARE_BYTES, Entropy, is_share, split_at
-from secagg.signatures import arrays_hash, check_bundles, sign_bundle, sign_masked, sign_shares
+from secagg.signatures import arrays_hash, check_bundles, check_headers, sign_bundle, sign_masked, sign_shares
 from secagg.wire import Message
 
 # Empty once erased.
@@ -57,10 +59,15 @@ class RunKeys(Message):
     CHECKS: ClassVar[Mapping[str, cbor.Check]] = {"private": cbor.binary(KEY_BYTES)}
     private: bytes = field(repr=False)
 
-    @property
+    @cached_property
+    def agreement_key(self) -> X25519PrivateKey:
+        """The private key, ready for use."""
+        return X25519PrivateKey.from_private_bytes(self.private)
+
+    @cached_property
     def encryption_key(self) -> bytes:
         """The public key that goes into the enrolment (RFC 7748)."""
-        return public_key(self.private)
+        return self.agreement_key.public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,6 @@ def create_bundle(
     xs, position = [run.roster.index(holder) + 1 for holder in holders], holders.index(silo_id)
     mask_shares = split_at(mask_private, run.threshold, xs, entropy)
     seed_shares = split_at(seed, run.threshold, xs, entropy)
-    private = X25519PrivateKey.from_private_bytes(keys.private)
     ciphertexts: dict[str, bytes] = {}
     for holder, mask_share, seed_share in zip(holders, mask_shares, seed_shares, strict=True):
         entry = run.roster.entry(holder)
@@ -150,7 +156,7 @@ def create_bundle(
             envelope = Envelope(
                 scope, silo_id, entry.silo_id, own.encryption_key, entry.encryption_key, sender_mask_key=mask_key
             )
-            ciphertexts[entry.silo_id] = seal_shares(envelope, private, mask_share, seed_share, entropy)
+            ciphertexts[entry.silo_id] = seal_shares(envelope, keys.agreement_key, mask_share, seed_share, entropy)
     commitment = commit_seed(scope, silo_id, seed)
     public = BundlePublic(silo_id, epoch, mask_key, commitment, ciphertext_hash(ciphertexts))
     public = sign_bundle(run, public, signer)
@@ -196,7 +202,8 @@ def mask_input(
         raise ProtocolError(
             f"epoch {secrets.epoch}: a vector was already masked with these secrets; send the stored reply again"
         )
-    check_bundles(run, publics)
+    # The silo's own is the one it made: it has the hash of the secrets.
+    check_bundles(run, (public for public in publics if public.sender != own_id))
     _check_encoded(announcement.layout, encoded)
     arrays = {segment.name: encoded.values[segment.name].copy() for segment in announcement.layout}
     digest, own = announcement.digest(), by_sender[own_id]
@@ -218,13 +225,16 @@ def answer_unmask(
     publics: Sequence[BundlePublic],
     ciphertexts: Mapping[str, bytes],
     request: UnmaskRequest,
+    headers: Sequence[MaskedHeader],
     *,
     signer: Signer,
 ) -> UnmaskShares:
     """Give this silo's shares: of b for every survivor, of the mask key for every participant that was lost.
 
     Guarantee: never both of one peer. Together with 2t > N + n_C and one answer per epoch, no coalition of the server
-    and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). A ciphertext that
+    and n_C silos gets t shares of both secrets of an honest silo (Bonawitz et al. 2017, section 6.2). Nor are the
+    shares of an epoch given for two announcements, which could take the masks between their silos apart: every
+    survivor has to have signed for this one. A ciphertext that
     is missing or does not open leaves that peer's share out; others can make up for it. In a regular graph only
     neighbours have shares here; the whole list is checked all the same, because it has to be large enough and the
     graph of the survivors has to hang together. Only secrets that :func:`record_masked` marked for this very
@@ -236,6 +246,8 @@ def answer_unmask(
         Sender to the ciphertext addressed to this silo (``coordinator.ciphertexts_for``).
     request : UnmaskRequest
         Its survivors must be at least the run's minimum of participants, this silo among them.
+    headers : sequence of MaskedHeader
+        That of every survivor's vector, in their order (``envelopes.UnmaskCall.headers``).
     """
     own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
     check_survivors(run, announcement, request)
@@ -252,7 +264,7 @@ def answer_unmask(
         raise ProtocolError(f"epoch {secrets.epoch}: my vector was masked for another announcement; abandon the epoch")
     if secrets.answered not in (b"", request.digest()):
         raise ProtocolError(f"epoch {secrets.epoch}: another unmask request was already answered")
-    private = X25519PrivateKey.from_private_bytes(keys.private)
+    check_headers(run, request, headers)
     own_key = run.roster.entry(own_id).encryption_key
     survivors = set(request.survivors)
     seed_shares: dict[str, bytes] = {own_id: secrets.own_seed_share}
@@ -262,7 +274,7 @@ def answer_unmask(
             continue
         sender_key = run.roster.entry(peer_id).encryption_key
         envelope = Envelope(scope, peer_id, own_id, sender_key, own_key, sender_mask_key=public.mask_key)
-        opened = open_shares(envelope, private, ciphertexts[peer_id])
+        opened = open_shares(envelope, keys.agreement_key, ciphertexts[peer_id])
         if opened is None:
             continue
         kind, share = (seed_shares, opened[1]) if peer_id in survivors else (mask_shares, opened[0])
@@ -326,6 +338,6 @@ def _view(
 def _check_encoded(layout: Layout, encoded: EncodedVector) -> None:
     ring.check_vector(layout, encoded.values)
     for segment in layout:
-        signed = encoded.signed(segment.name)
+        signed = ring.signed_view(encoded.values[segment.name])
         if int(signed.max()) > segment.top or int(signed.min()) < -segment.top:
             raise RingError(f"segment {segment.name!r}: encoded with another bound or step than announced")

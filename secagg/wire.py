@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from secagg import cbor
 from secagg.errors import ProtocolError
 
-PROTOCOL_VERSION = 1
-TYPE_PREFIX = "fcfl-secagg/1/"
+PROTOCOL_VERSION = 2
+TYPE_PREFIX = "fcfl-secagg/2/"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,11 @@ class Message:
             object.__setattr__(self, name, check(getattr(self, name), f"{self.TYPE}.{name}"))
 
     def to_bytes(self) -> bytes:
-        """Return the deterministic encoding."""
+        """Return the deterministic encoding, made once; a message that was read has it already."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         return cbor.encode(plain(self))
 
     @classmethod
@@ -75,8 +80,10 @@ def plain(value: object) -> Any:
         return {"type": TYPE_PREFIX + value.TYPE} | {n: plain(v) for n, v in given.items() if n not in left_out}
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, cbor.Packed):
+        return cbor.pack(value)
     if isinstance(value, Mapping):
-        return {name: plain(entry) for name, entry in value.items()}
+        return {name: entry if type(entry) in _SCALARS else plain(entry) for name, entry in value.items()}
     if isinstance(value, tuple):
-        return [plain(entry) for entry in value]
+        return [entry if type(entry) in _SCALARS else plain(entry) for entry in value]
     return value

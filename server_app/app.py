@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fcfl_strategy.errors import RunError
-from fcfl_strategy.exchange import array_record
 from fcfl_strategy.settings import Settings
 from fcfl_strategy.strategy import FcflStrategy
 from privacy.errors import PrivacyError
@@ -86,7 +85,7 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
     began = datetime.now(UTC)
     with RunObserver.open(run.folder, run.settings) as observer:
         strategy = FcflStrategy(run.settings, run.folder.journal, observer)
-        result = strategy.start(grid, array_record({"weights": initial_weights(config)}))
+        result = strategy.start(grid, ArrayRecord({"weights": Array(initial_weights(config))}))
         observer.close(strategy.outcome)
         model = io.BytesIO()
         parts: dict[str, Any] = {"weights": result.arrays["weights"].numpy(), **strategy.feature_scale}

@@ -16,7 +16,15 @@ import numpy as np
 from data_prep.bars import Dates, Floats
 from data_prep.errors import DataError, bad_cell
 
-__all__ = ["FACTORS", "PUBLICATION_LAG_DAYS", "DailyFactors", "factor_files", "is_factor_folder", "read_factors"]
+__all__ = [
+    "FACTORS",
+    "PUBLICATION_LAG_DAYS",
+    "DailyFactors",
+    "factor_files",
+    "is_factor_folder",
+    "read_factor_file",
+    "read_factors",
+]
 
 FACTORS: tuple[str, ...] = ("Mkt-RF", "SMB", "HML", "RMW", "CMA", "Mom")
 # The library is updated about once a month and its daily files end with a month, so a return can stay unpublished for
@@ -86,7 +94,7 @@ def read_factors(folder: Path) -> DailyFactors:
         raise DataError(f"{folder}: no such folder, expected Ken French's daily factor files; check the path")
     found: dict[str, tuple[Path, Dates, Floats]] = {}
     for path in factor_files(folder):
-        dates, columns = _read(path)
+        dates, columns = read_factor_file(path)
         for name, values in columns.items():
             if name in found:
                 raise DataError(
@@ -104,7 +112,14 @@ def read_factors(folder: Path) -> DailyFactors:
     return DailyFactors(common, returns)
 
 
-def _read(path: Path) -> tuple[Dates, dict[str, Floats]]:
+def read_factor_file(path: Path) -> tuple[Dates, dict[str, Floats]]:
+    """Read the days of one file, and its factors as fractions.
+
+    Raises
+    ------
+    DataError
+        No row of column names, no daily row, cell that is not a number, dates out of order.
+    """
     head = _columns(path)
     if head is None:
         raise DataError(f"{path}: no row of column names such as ',Mkt-RF,SMB', expected a daily factor file; {_HINT}")

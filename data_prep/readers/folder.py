@@ -42,7 +42,7 @@ def list_price_files(folder: Path, *, region: str | None = None) -> list[PriceFi
     Parameters
     ----------
     folder : Path
-        Searched with all its sub-folders; hidden files are left out.
+        Searched with all its sub-folders; hidden files and folders are left out.
     region : str, optional
         Region bucket, by default the folder's name.
 
@@ -62,7 +62,9 @@ def list_price_files(folder: Path, *, region: str | None = None) -> list[PriceFi
     paths = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in _SUFFIXES and path.is_file() and not path.name.startswith(".")
+        if path.suffix.lower() in _SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not paths:
         raise DataError(

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from data_prep.bars import Dates, Floats
 from data_prep.errors import DataError, bad_cell
 
-__all__ = ["PUBLICATION_LAG_DAYS", "SERIES", "MonthlySeries", "is_macro_folder", "macro_files", "read_macro"]
+__all__ = [
+    "PUBLICATION_LAG_DAYS",
+    "SERIES",
+    "MonthlySeries",
+    "is_macro_folder",
+    "macro_files",
+    "read_macro",
+    "read_macro_file",
+]
 
 # Days from the first day of the observed month to the day the value may be used.
 # FEDFUNDS: the month's average is known on the first business day after it. UNRATE: Employment Situation, first Friday
@@ -117,17 +126,25 @@ def read_macro(folder: Path) -> dict[str, MonthlySeries]:
             f"{folder}: no file with header 'observation_date,{missing[0]}', expected all of {', '.join(SERIES)}; "
             f"{_HINT}"
         )
-    return {name: _read(files[name], name) for name in SERIES}
+    return {name: read_macro_file(files[name], name) for name in SERIES}
 
 
-def _read(path: Path, name: str) -> MonthlySeries:
+def read_macro_file(path: Path, name: str) -> MonthlySeries:
+    """Read one FRED file whose header names a series.
+
+    Raises
+    ------
+    DataError
+        No value, cell that is not a number, date that is not the first day of a later month, text that is no CSV.
+    """
     months: list[np.datetime64] = []
     values: list[float] = []
     previous: np.datetime64 | None = None
-    with path.open(encoding="utf-8-sig", newline="") as stream:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         reader = csv.reader(stream)
-        date_header = next(reader)[0]
-        for row in reader:
+        rows = _rows(path, reader)
+        date_header = next(rows, [""])[0]
+        for row in rows:
             if not row:
                 continue
             line = reader.line_num
@@ -145,6 +162,13 @@ def _read(path: Path, name: str) -> MonthlySeries:
     if not values:
         raise DataError(f"{path}: no value of {name} in it, expected monthly rows; {_HINT}")
     return MonthlySeries(name, np.array(months, dtype="datetime64[M]"), np.array(values, dtype=np.float64))
+
+
+def _rows(path: Path, reader: Any) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: no CSV text ({error}); {_HINT}") from None
 
 
 def _month(day: str) -> np.datetime64 | None:

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
 import client_app.app
 from client_app.home import Reply, SiloHome
+from client_app.privacy_book import PrivacyBook
 from client_app.silo import Silo
 from data_prep.features.table import N_FEATURES
 from data_prep.shards import Split, write_shard
 from experiments.local_grid import LocalGrid, no_fault
 from experiments.silos import write_roster
 from fcfl_strategy import rounds
-from fcfl_strategy.exchange import array_record
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.settings import Settings
 from fcfl_strategy.strategy import FcflStrategy
@@ -30,7 +30,7 @@ from privacy.mlp import Mlp
 from privacy.records import Release, RunClosed, RunOpened, parse
 from privacy.release import ReleasePlan
 from secagg import coordinator
-from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest
+from secagg.envelopes import CloseRequest, JoinRequest, MaskReply, MaskRequest, UnmaskCall
 from secagg.layout import layout_for
 from secagg.messages import (
     PROTOCOL_VERSION,
@@ -46,6 +46,7 @@ from secagg.messages import (
     UnmaskShares,
 )
 from secagg.ring import decode_sum
+from secagg.signatures import sign_masked
 from server_app import run_settings
 from server_app.app import open_run
 from server_app.config import RunConfig
@@ -203,7 +204,7 @@ def conduct(
     with RunObserver.open(run.folder, run.settings) as observer:
         strategy = FcflStrategy(run.settings, run.folder.journal, observer)
         watch(strategy)
-        strategy.start(grid, array_record({"weights": initial_weights(config)}))
+        strategy.start(grid, ArrayRecord({"weights": Array(initial_weights(config))}))
         observer.close(strategy.outcome)
     return Conducted(strategy, path)
 
@@ -216,6 +217,7 @@ class Asked:
     bodies: dict[str, bytes]
     arrays: dict[str, NDArray[np.float32]]
     bundles: dict[str, Bundle]
+    masked: dict[str, MaskedInput] = field(default_factory=dict)
 
 
 @dataclass
@@ -273,11 +275,25 @@ class Desk:
         return Asked(made, bodies, {"point": point, "control": control}, bundles)
 
     def contribute(self, asked: Asked, name: str) -> Reply:
-        return self.silo(name).contribute(asked.bodies[name], asked.arrays)
+        reply = self.silo(name).contribute(asked.bodies[name], asked.arrays)
+        asked.masked[name] = masked_of(reply)
+        return reply
 
     def unmask(self, asked: Asked, name: str, survivors: Sequence[str]) -> bytes:
+        return self.silo(name).unmask(self.call(asked, survivors).to_bytes()).body
+
+    def call(self, asked: Asked, survivors: Sequence[str]) -> UnmaskCall:
+        """Ask for the sum over these; who sent no vector signs the header of one, as a silo that lies would."""
         request = coordinator.unmask_request(self.run, asked.announcement, survivors)
-        return self.silo(name).unmask(request.to_bytes()).body
+        return UnmaskCall.of(
+            request, {name: asked.masked.get(name) or self._pretended(asked, name) for name in survivors}
+        )
+
+    def _pretended(self, asked: Asked, name: str) -> MaskedInput:
+        home, made = self.small.homes[name], asked.announcement
+        with home.ledger() as ledger:
+            head = PrivacyBook(ledger).head_after(())
+        return sign_masked(self.run, MaskedInput(name, made.epoch, made.digest(), {}, head, bytes(32)), home.identity)
 
     def sum_of(self, asked: Asked, replies: Mapping[str, Reply]) -> dict[str, NDArray[np.float64]]:
         """Unmask and decode the sum of the replies' vectors."""

@@ -11,14 +11,15 @@ from typing import Any
 import cbor2
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 import client_app.app
 import client_app.silo
 from client_app.errors import Code, SiloError
 from experiments.local_grid import FIRST_NODE_ID, LocalGrid
-from fcfl_strategy.exchange import array_record
+from fcfl_strategy.exchange import arrays_record
 from secagg import silo as protocol
+from secagg.arrays import Arrays, dump
 from secagg.envelopes import CloseRequest, JoinRequest
 from tests.client_app.federation import RUN_ID, Desk, releases_of
 
@@ -27,10 +28,11 @@ FIRST = "silo-00"
 STAGES = ("query.enrol", "query.join", "train", "query.unmask", "query.close")
 
 
-def content(data: Any, arrays: ArrayRecord | None = None) -> RecordDict:
+def content(data: Any, arrays: Arrays | bytes | None = None) -> RecordDict:
+    """A request with these vectors, or these bytes in their place."""
     made = RecordDict({"body": ConfigRecord({"data": data})})
     if arrays is not None:
-        made["arrays"] = arrays
+        made["arrays"] = arrays_record(arrays if isinstance(arrays, bytes) else dump(arrays))
     return made
 
 
@@ -63,7 +65,7 @@ def log_of(desk: Desk, name: str = FIRST) -> str:
         b"",
         b"\x00",
         b"not a message at all",
-        cbor2.dumps({"type": "fcfl-secagg/1/nothing"}),
+        cbor2.dumps({"type": "fcfl-secagg/2/nothing"}),
         cbor2.dumps([1, 2, 3]),
         b"\xff" * 1000,
         b"\x9f" * 5000,
@@ -89,12 +91,21 @@ def test_a_message_without_a_body_gets_a_code(desk: MakeDesk) -> None:
             assert code_of(sent(grid, stage, what)) in set(Code)
 
 
-def test_arrays_that_are_no_arrays_get_a_code(desk: MakeDesk) -> None:
+def test_arrays_that_are_no_arrays_are_declined_and_spend_nothing(desk: MakeDesk) -> None:
     made = desk()
     asked, grid = made.ask(1), made.small.grid(made.config)
-    for data in (b"", b"PK\x03\x04rubbish", b"\x80\x04rubbish", b"\x93NUMPY\x01\x00"):
-        broken = ArrayRecord({"point": Array(dtype="float32", shape=(3,), stype="numpy.ndarray", data=data)})
-        assert code_of(sent(grid, "train", content(asked.bodies[FIRST], broken))) in set(Code)
+    good = dump(asked.arrays)
+    files = (b"", b"PK\x03\x04rubbish", b"\x80\x04rubbish", b"\x93NUMPY\x01\x00", b"\xff" * 1000)
+    for data in (*files, good[:3], good[:20], good[:-1], good + b"\x00", good.replace(b"<f4", b"|O4")):
+        assert code_of(sent(grid, "train", content(asked.bodies[FIRST], data))) == Code.DECLINED
+    point = asked.arrays["point"]
+    records = [ConfigRecord(), ConfigRecord({"data": "text"}), ConfigRecord({"data": [good]})]
+    for record in (*records, MetricRecord({"data": 1.0}), ArrayRecord({"point": Array(point), "data": Array(point)})):
+        what = content(asked.bodies[FIRST])
+        what["arrays"] = record
+        assert code_of(sent(grid, "train", what)) == Code.DECLINED
+    assert log_of(made).count("declined: arrays") == 10
+    assert log_of(made).count("declined: the request's arrays are no byte string") == 5
     assert releases_of(made.small.homes[FIRST]) == []
 
 
@@ -107,19 +118,19 @@ def test_every_bad_contribution_request_gets_a_code_and_spends_nothing(desk: Mak
     other = dataclasses.replace(asked.announcement, run_id=b"?" * 16)
     requests = [
         content(asked.bodies[FIRST]),
-        content(asked.bodies[FIRST], array_record({"point": good["point"]})),
-        content(asked.bodies[FIRST], array_record({**good, "point": poisoned})),
-        content(asked.bodies[FIRST], array_record({**good, "point": good["point"] + np.float32(1)})),
-        content(asked.bodies[FIRST], array_record({**good, "control": good["control"][:3]})),
-        content(asked.bodies["silo-01"][:-1], array_record(good)),
-        content(other.to_bytes(), array_record(good)),
-        content(JoinRequest(made.run, 1).to_bytes(), array_record(good)),
+        content(asked.bodies[FIRST], {"point": good["point"]}),
+        content(asked.bodies[FIRST], {**good, "point": poisoned}),
+        content(asked.bodies[FIRST], {**good, "point": good["point"] + np.float32(1)}),
+        content(asked.bodies[FIRST], {**good, "control": good["control"][:3]}),
+        content(asked.bodies["silo-01"][:-1], good),
+        content(other.to_bytes(), good),
+        content(JoinRequest(made.run, 1).to_bytes(), good),
     ]
     for what in requests:
         assert code_of(sent(grid, "train", what)) == Code.DECLINED
     assert releases_of(made.small.homes[FIRST]) == []
     # The very request it should be is still answered.
-    reply = sent(grid, "train", content(asked.bodies[FIRST], array_record(good)))
+    reply = sent(grid, "train", content(asked.bodies[FIRST], good))
     assert set(reply.content) == {"body", "arrays"}
     assert len(releases_of(made.small.homes[FIRST])) == 1
 
@@ -155,7 +166,7 @@ def test_the_text_of_an_exception_stays_in_the_silo_s_log(
     with monkeypatch.context() as patch:
         for name in ("", "flwr"):
             patch.setattr(logging.getLogger(name), "handlers", [handler])
-        reply = sent(grid, "train", content(asked.bodies[FIRST], array_record(asked.arrays)))
+        reply = sent(grid, "train", content(asked.bodies[FIRST], asked.arrays))
     assert code_of(reply) == Code.FAILED
     assert SECRET_TEXT in log_of(made)
     assert SECRET_TEXT not in str(reply.content)
@@ -188,7 +199,7 @@ def test_the_log_is_the_owner_s_and_holds_no_secret(desk: MakeDesk, monkeypatch:
     secrets.append(made.small.homes[FIRST].identity._private.private_bytes_raw())
     for stage in STAGES:
         sent(grid, stage, content(b"garbage"))
-    sent(grid, "train", content(asked.bodies[FIRST], array_record(asked.arrays)))
+    sent(grid, "train", content(asked.bodies[FIRST], asked.arrays))
     # Another announcement of the same epoch, and a broken file with secrets in it.
     sent(grid, "train", content(made.ask(1, plan=dataclasses.replace(made.plan(), step_size=0.2)).bodies[FIRST]))
     bundle = made.folder(FIRST) / "1.bundle"

@@ -35,7 +35,7 @@ def nonces(made: Desk, shown: Roster) -> list[bytes]:
 
 def regular(made: Desk, rates: Rates = RATES) -> Run:
     shown = roster(made)
-    return Run(1, RUN_ID, shown, 6, 0, RegularGraph.of(Degree(6, 6), rates, nonces(made, shown)))
+    return Run(2, RUN_ID, shown, 6, 0, RegularGraph.of(Degree(6, 6), rates, nonces(made, shown)))
 
 
 def test_a_silo_reveals_what_it_committed_to_and_always_the_same(desk: MakeDesk) -> None:
@@ -102,7 +102,7 @@ def test_a_run_with_a_changed_nonce_or_before_the_reveal_is_declined(desk: MakeD
     made = desk(12, **REGULAR)
     shown = roster(made)
     known = [made.silo(name).home.run(RUN_ID).need("graph-nonce") for name in shown.ids]
-    early = Run(1, RUN_ID, shown, 6, 0, RegularGraph.of(Degree(6, 6), RATES, known))
+    early = Run(2, RUN_ID, shown, 6, 0, RegularGraph.of(Degree(6, 6), RATES, known))
     with pytest.raises(Declined, match="revealed its nonce for"):
         made.silo(FIRST).join(JoinRequest(early, 1).to_bytes())
     body = JoinRequest(early, 1).to_bytes()

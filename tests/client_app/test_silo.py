@@ -25,8 +25,7 @@ from privacy.ledger import Ledger, verify
 from privacy.records import Release, RunClosed, RunOpened
 from privacy.signing import SigningKey
 from secagg import silo as protocol
-from secagg.coordinator import unmask_request
-from secagg.envelopes import JoinRequest, MaskRequest
+from secagg.envelopes import JoinRequest, MaskRequest, UnmaskCall
 from secagg.errors import SecAggError
 from secagg.messages import Bundle, Enrolment, EpochOutcome, Roster
 from tests.client_app.federation import (
@@ -688,9 +687,10 @@ def test_unmasking_for_fewer_than_the_threshold_or_without_this_silo_is_declined
     made = desk(4)
     asked, _ = completed(made, 1)
     names = sorted(made.small.homes)
-    request = unmask_request(made.run, asked.announcement, names)
-    for survivors in (names[:2], names[1:]):
-        body = dataclasses.replace(request, survivors=tuple(survivors)).to_bytes()
+    call = made.call(asked, names)
+    for kept in (slice(2), slice(1, None)):
+        request = dataclasses.replace(call.request, survivors=call.request.survivors[kept])
+        body = UnmaskCall(request, call.vectors[kept]).to_bytes()
         with pytest.raises(SecAggError):
             made.silo(FIRST).unmask(body)
 

@@ -172,6 +172,13 @@ def test_folders_are_searched_with_their_sub_folders(tmp_path: Path) -> None:
     assert [item.bars.key for item in check_files(files).judged] == ["us/A", "us/B"]
 
 
+def test_hidden_folders_are_not_searched(tmp_path: Path) -> None:
+    (tmp_path / "us" / ".preparing-x").mkdir(parents=True)
+    write(tmp_path / "us", PLAIN + "2020-01-02,1,2,1,1,5\n", "A.csv")
+    write(tmp_path / "us" / ".preparing-x", PLAIN + "2020-01-02,1,2,1,1,5\n", "B.csv")
+    assert [file.name for file in list_price_files(tmp_path / "us")] == ["us/A.csv"]
+
+
 def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: no such folder"):
         list_price_files(tmp_path / "nowhere")

@@ -49,6 +49,13 @@ def test_points_and_blanks_of_fred_are_missing_and_not_zero(macro_folder: Path) 
     np.testing.assert_array_equal(unrate.values, [3.5, 0.0])
 
 
+@pytest.mark.parametrize("cell", [b"3\xff", b"3\0"])
+def test_bytes_that_are_no_text_are_named_not_a_traceback(macro_folder: Path, cell: bytes) -> None:
+    (macro_folder / "UNRATE.csv").write_bytes(b"DATE,UNRATE\n2020-01-01,3.5\n2020-02-01," + cell + b"\n")
+    with pytest.raises(DataError, match=r"UNRATE\.csv, line 3"):
+        read_macro(macro_folder)
+
+
 def test_a_missing_macro_series_is_named(macro_folder: Path) -> None:
     (macro_folder / "INDPRO.csv").unlink()
     with pytest.raises(DataError, match="observation_date,INDPRO"):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,24 @@ def test_of_two_nodes_with_one_name_the_second_is_left_out(
     # The second opened the run in its own ledger and is told that it is over.
     assert [type(record).KIND for record in records_of(made.homes["silo-02"])] == ["run_opened", "run_closed"]
     sums.check()
+
+
+def test_a_copy_of_a_silo_that_enrols_beside_it_is_left_out_and_one_in_its_place_is_not_unmasked(
+    small: MakeSmall, loud: list[str], tmp_path: Path
+) -> None:
+    made = small(4, epsilon=9.0, delta=1e-3)
+    first, copy = made.homes["silo-00"].root, made.homes["silo-03"].root
+    shutil.rmtree(copy)
+    shutil.copytree(first, copy)
+    config = made.config(silos=3, **{"participation.cohort": 3.0})
+    conduct(made.grid(config), config, tmp_path / "run")
+    assert "two nodes enrol as silo-00; the second is left out" in loud
+    shutil.rmtree(first)
+    copy.rename(first)
+    again = conduct(made.grid(config, nodes=3), config, tmp_path / "again")
+    assert {row["status"] for row in again.history} == {"abandoned"}
+    for name in names(range(1, 3)):
+        assert "silo-00: its ledger has" in (made.homes[name].root / "silo.log").read_text()
 
 
 def test_two_nodes_with_one_name_do_not_count_twice(small: MakeSmall, hurry: dict[str, Any], tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, Message
 
 from fcfl_strategy.errors import RunError
 from privacy.signing import SigningKey
 from secagg import signatures
+from secagg.arrays import dump, load
 from secagg.envelopes import MaskReply
 from secagg.identity import UNSIGNED
 from secagg.messages import Bundle, Enrolment, UnmaskShares
@@ -48,8 +49,7 @@ class Relay:
         if message.has_error() or "data" not in message.content["body"]:
             return
         record = message.content.get("arrays")
-        arrays = {n: array.numpy() for n, array in record.items()} if isinstance(record, ArrayRecord) else {}
-        parts = bytes(message.content["body"]["data"]), arrays
+        parts = bytes(message.content["body"]["data"]), dict(load(record["data"])) if record else {}
         self.seen[key], self.messages[key] = parts, message
         if key[0] == self.stage and key[2] in self.victims and key[1] == self.epoch:
             self.changed += 1
@@ -60,7 +60,7 @@ def put(message: Message, parts: Parts) -> None:
     """Replace what a reply holds."""
     message.content["body"] = ConfigRecord({"data": parts[0]})
     if parts[1]:
-        message.content["arrays"] = ArrayRecord({name: Array(value) for name, value in parts[1].items()})
+        message.content["arrays"] = ConfigRecord({"data": dump(parts[1])})
 
 
 def masked_with(parts: Parts, **change: Any) -> Parts:

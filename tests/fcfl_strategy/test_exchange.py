@@ -1,18 +1,20 @@
 """Sending and collecting over a Grid that misbehaves."""
 
-import io
 import time
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import cbor2
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from fcfl_strategy.exchange import Answer, Mailbox, array_record, request
+from fcfl_strategy.exchange import Answer, Mailbox, arrays_record, request
+from secagg.arrays import dump
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,7 @@ def test_answers_come_in_order_of_arrival() -> None:
 
 
 def test_a_request_carries_its_body_its_lifetime_and_shared_arrays() -> None:
-    arrays = array_record({"point": np.arange(3, dtype=np.float32)})
+    arrays = arrays_record(dump({"point": np.arange(3, dtype=np.float32)}))
     message = request("train", 9, b"body", ttl=12.0, group="4", arrays=arrays)
     assert message.metadata.dst_node_id == 9
     assert message.metadata.message_type == "train"
@@ -73,6 +75,18 @@ def test_a_request_carries_its_body_its_lifetime_and_shared_arrays() -> None:
     assert message.metadata.group_id == "4"
     assert message.content["body"]["data"] == b"body"
     assert message.content["arrays"] is arrays
+    assert list(message.content) == ["body", "arrays"]
+
+
+def test_arrays_are_one_object_and_the_same_one_for_every_silo() -> None:
+    """Flower pushes, confirms and fetches object by object, and one that it has is not pushed again."""
+    arrays = arrays_record(dump({"point": np.zeros(2000, np.float32), "control": np.zeros(2000, np.float32)}))
+    messages = [request("train", node, b"body %d" % node, ttl=12.0, group="4", arrays=arrays) for node in (7, 8)]
+    objects = [get_all_nested_objects(message.content) for message in messages]
+    large = [{name for name, inner in found.items() if len(inner.deflate()) > 1000} for found in objects]
+    assert large[0] == large[1]
+    assert len(large[0]) == 1
+    assert [len(found) for found in objects] == [3, 3]
 
 
 def test_it_ends_with_the_last_answer_and_does_not_wait_for_the_deadline() -> None:
@@ -138,19 +152,15 @@ def test_a_refusal_keeps_its_code() -> None:
     assert answers == [Answer(7, None, {}, 2)]
 
 
-def raw(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
-    return ArrayRecord({"update": Array(dtype="uint32", shape=(3,), stype=stype, data=data)})
+GOOD = dump({"update": np.arange(3, dtype=np.uint32)})
 
 
-def archive() -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, a=np.zeros(2))
-    return buffer.getvalue()
+def carrying(record: Any) -> Any:
+    return lambda message: reply_with(message, {"data": b"x"}, record)
 
 
-def npy(header: str) -> bytes:
-    text = header.encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+def raw(data: bytes) -> Any:
+    return carrying(arrays_record(data))
 
 
 MALFORMED = {
@@ -158,24 +168,26 @@ MALFORMED = {
     "a body of another kind": lambda m: Message(RecordDict({"body": MetricRecord({"data": 1.0})}), reply_to=m),
     "data of another kind": lambda m: reply_with(m, {"data": "text"}),
     "a code of another kind": lambda m: reply_with(m, {"code": "text"}),
-    "empty array": lambda m: reply_with(m, {"data": b"x"}, raw(b"")),
-    "garbage": lambda m: reply_with(m, {"data": b"x"}, raw(b"\x00\x01garbage")),
-    "another serialisation": lambda m: reply_with(m, {"data": b"x"}, raw(b"\x00", "torch")),
-    "a truncated archive": lambda m: reply_with(m, {"data": b"x"}, raw(b"PK\x03\x04oops")),
-    "an archive": lambda m: reply_with(m, {"data": b"x"}, raw(archive())),
-    "a header that is no header": lambda m: reply_with(m, {"data": b"x"}, raw(npy("{'descr': ("))),
-    "more values than memory": lambda m: reply_with(
-        m, {"data": b"x"}, raw(npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1000000000000000,), }"))
-    ),
-    "pickled objects": lambda m: reply_with(
-        m, {"data": b"x"}, raw(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }") + b"\x80\x04N.")
-    ),
+    "no arrays": carrying(ConfigRecord()),
+    "arrays that are text": carrying(ConfigRecord({"data": "text"})),
+    "arrays that are a list": carrying(ConfigRecord({"data": [GOOD]})),
+    "arrays of another kind": carrying(MetricRecord({"data": 1.0})),
+    "arrays of Flower": carrying(ArrayRecord({"data": Array(np.arange(3, dtype=np.uint32))})),
+    "empty bytes": raw(b""),
+    "garbage": raw(b"\x00\x01garbage"),
+    "a truncated archive": raw(b"PK\x03\x04oops"),
+    "a .npy file": raw(b"\x93NUMPY\x01\x00" + bytes(130)),
+    "arrays cut off": raw(GOOD[:-1]),
+    "bytes behind the arrays": raw(GOOD + b"\x00"),
+    "a header that is no header": raw(b"\x01\x00\x00\x00\xff"),
+    "more values than memory": raw(b"\x12\x00\x00\x00" + cbor2.dumps([["update", "<u4", 2**31]])),
+    "objects": raw(GOOD.replace(b"<u4", b"|O4")),
 }
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_reply_is_no_answer_and_stops_nobody_else(kind: str) -> None:
-    good = array_record({"update": np.arange(3, dtype=np.uint32)})
+    good = arrays_record(GOOD)
 
     def make(message: Message) -> list[tuple[float, Message]]:
         bad = message.metadata.dst_node_id == 7
@@ -185,7 +197,7 @@ def test_a_malformed_reply_is_no_answer_and_stops_nobody_else(kind: str) -> None
     assert answers[0] == Answer(7, None, {})
     assert answers[1].body == b"fine"
     assert answers[1].arrays["update"].tolist() == [0, 1, 2]
-    assert answers[1].size == 4 + 12
+    assert answers[1].size == 4 + len(GOOD)
 
 
 @pytest.mark.parametrize("pushed", [[None, "message-8"], ["", "message-8"], []])

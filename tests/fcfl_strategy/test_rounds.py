@@ -154,25 +154,62 @@ def test_an_epoch_number_is_never_used_twice(ends: list[str]) -> None:
         state = rounds.announced(made, state, plan)
         seen.append(state.epoch)
         if end == "abandoned":
-            state = rounds.abandon(state)
+            state = rounds.abandon(state, {})
             continue
         state = rounds.complete(state, HEADS)
         if not evaluate:
             state, _ = rounds.absorb(made, state, plan, make_sums(0 if end == "empty" else 2))
     assert seen == list(range(1, len(ends) + 1))
-    assert [outcome.epoch for outcome in state.outcomes] == seen
+    assert [outcome.epoch for outcome in state.outcomes][-1:] == seen[-1:]
     expected = ["abandoned" if end == "abandoned" else "completed" for end in ends]
-    assert [outcome.status for outcome in state.outcomes] == expected
+    assert [outcome.status for outcome in state.outcomes][-1:] == expected[-1:]
     assert state.rounds == sum(end in ("train", "empty") for end in ends)
     assert state.server.updates == ends.count("train")
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), epochs=st.integers(1, 40))
+def test_every_silo_learns_how_its_vectors_ended_from_a_list_that_does_not_grow(
+    data: st.DataObject, epochs: int
+) -> None:
+    """Silos come and go, and vectors are lost on the way: who masks again settles what a full history would tell it."""
+    state, silos = make_state(make_settings()), sorted(RECORDS)
+    history: list[EpochOutcome] = []
+    settled, pending = dict.fromkeys(silos, 0), {silo: set[int]() for silo in silos}
+    for epoch in range(1, epochs + 1):
+        state = replace(state, epoch=epoch)
+        asked = [silo for silo in silos if data.draw(st.booleans())]
+        for silo in asked:
+            told, all_told = (
+                {o.epoch for o in known if o.epoch > settled[silo] and silo in o.survivors} & pending[silo]
+                for known in (state.outcomes, history)
+            )
+            assert told == all_told
+            settled[silo], pending[silo] = epoch - 1, {epoch}
+        arrived = [silo for silo in asked if data.draw(st.booleans())]
+        if arrived and data.draw(st.booleans()):
+            state = rounds.complete(state, {silo: HEADS[silo] for silo in arrived})
+            history.append(EpochOutcome(epoch, "completed", tuple(arrived)))
+        else:
+            state = rounds.abandon(state, {silo: HEADS[silo] for silo in arrived})
+            history.append(EpochOutcome(epoch, "abandoned", ()))
+        assert len(state.outcomes) <= len(silos) + 1
+        assert state.outcomes[-1] == history[-1]
+        assert set(state.outcomes) <= set(history)
+
+
+def test_the_heads_of_an_abandoned_epoch_are_remembered() -> None:
+    state = replace(make_state(make_settings()), epoch=1)
+    assert rounds.abandon(state, HEADS).ledger_heads == HEADS
 
 
 def test_an_abandoned_epoch_changes_its_number_its_outcome_and_the_spend_and_nothing_else() -> None:
     made = make_settings()
     before = step(made, make_state(made))
-    after = rounds.abandon(rounds.announced(made, before, plan_of(made, before)))
+    after = rounds.abandon(rounds.announced(made, before, plan_of(made, before)), {})
     assert after.epoch == before.epoch + 1
     assert after.outcomes == (*before.outcomes, EpochOutcome(after.epoch, "abandoned", ()))
+    assert len(before.outcomes) == 1, "whose survivors have not masked since"
     assert after.abandoned == 1
     assert spent(after).spent == pytest.approx(spent(before).spent + cost(made, SIGMA))
     assert optimiser(after) == optimiser(before)
@@ -261,7 +298,7 @@ def test_an_abandoned_epoch_is_paid_for() -> None:
     made = make_settings(make_terms(rdp_budget=exactly(3)), rounds=3, contributions=3)
     state = make_state(made)
     for _ in range(3):
-        state = rounds.abandon(rounds.announced(made, state, plan_of(made, state)))
+        state = rounds.abandon(rounds.announced(made, state, plan_of(made, state)), {})
     assert rounds.exhausted(made, state, RECORDS)
 
 
@@ -347,7 +384,7 @@ def test_the_filter_never_passes_the_budget_whatever_the_run_shows(
             assert spent(state).fraction == 1.0
             assert contributions < 25 or rounds.exhausted(made, replace(state, spent=before.spent), RECORDS)
         if end == "abandoned":
-            state = rounds.abandon(state)
+            state = rounds.abandon(state, {})
         else:
             state = rounds.complete(state, HEADS)
             state, _ = rounds.absorb(made, state, plan, make_sums(0 if end == "empty" else 2))

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from secagg.messages import (
     Bundle,
     BundlePublic,
     Enrolment,
+    MaskedHeader,
     MaskedInput,
     Roster,
     RosterEntry,
@@ -73,7 +74,7 @@ class Federation:
         self.nonces = {s: new_nonce(seeded(f"nonce/{self.tag}/{s}")) for s in ids}
         self.enrolments = {s: self.enrol(s) for s in ids}
         roster = Roster(tuple(RosterEntry.of(enrolment) for enrolment in self.enrolments.values()))
-        self.run = Run(1, self.run_id, roster, self.threshold or default_threshold(self.n))
+        self.run = Run(2, self.run_id, roster, self.threshold or default_threshold(self.n))
         self.run = Run.from_bytes(self.run.to_bytes())
         signatures.check_roster(self.run_id, self.run.roster)
 
@@ -104,6 +105,7 @@ class Epoch:
     parties: int
     secrets: dict[str, EpochSecrets] = field(init=False, default_factory=dict)
     bundles: dict[str, Bundle] = field(init=False, default_factory=dict)
+    headers: dict[str, MaskedHeader] = field(init=False, default_factory=dict)
     context: bytes = b"plan"
 
     def __post_init__(self) -> None:
@@ -145,8 +147,22 @@ class Epoch:
             signer=f.signers[s],
         )
         self.secrets[s] = silo.record_masked(self.secrets[s], announcement)
+        self.headers[s] = MaskedHeader.from_bytes(message.header_bytes())
         message = MaskedInput.from_parts(message.header_bytes(), message.arrays)
         return coordinator.check_masked(f.run, announcement, message)
+
+    def shown(self, request: UnmaskRequest) -> list[MaskedHeader]:
+        """The headers of the survivors' vectors; who masked none lies, and signs one all the same."""
+        f = self.federation
+        found = []
+        for s in request.survivors:
+            made = self.headers.get(s)
+            if made is None or made.announcement_hash != request.announcement_hash:
+                made = MaskedHeader(s, request.epoch, request.announcement_hash, (3, bytes(32)), bytes(32))
+                signer = f.signers.get(s, f.signers[f.ids[0]])
+                made = replace(made, signature=signer.sign(signatures.masked_statement(f.run, made)))
+            found.append(made)
+        return found
 
     def answer(self, s: str, announcement: Announcement, request: UnmaskRequest) -> UnmaskShares:
         f = self.federation
@@ -160,6 +176,7 @@ class Epoch:
             self.view(s, announcement),
             ciphertexts,
             request,
+            self.shown(request),
             signer=f.signers[s],
         )
         self.secrets[s] = silo.record_answered(self.secrets[s], request)

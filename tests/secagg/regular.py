@@ -21,5 +21,5 @@ class Regular(Federation):
     def __post_init__(self) -> None:
         super().__post_init__()
         graph = RegularGraph.of(self.degree, self.rates, [self.nonces[s] for s in self.ids])
-        self.run = Run(1, self.run_id, self.run.roster, self.degree.t, 0, graph)
+        self.run = Run(2, self.run_id, self.run.roster, self.degree.t, 0, graph)
         self.run = Run.from_bytes(self.run.to_bytes())

@@ -1,4 +1,8 @@
-"""The order of the circle and the graph on it: regular, connected, from everyone's nonce, the same everywhere."""
+"""The order of the circle and the graph on it: regular, connected, from everyone's nonce, the same everywhere.
+
+To write the known answers again after a deliberate change:
+python -c "from tests.secagg.test_graph import write; write()"
+"""
 
 import dataclasses
 import json
@@ -48,6 +52,10 @@ def known_answers() -> dict[str, object]:
         "neighbours_0": list(circle.neighbours(ids[0])),
         "permutation_of_1000_begins": list(permutation(seed, 1000)[:12]),
     }
+
+
+def write() -> None:
+    VECTORS.write_text(json.dumps(known_answers(), indent=1) + "\n", encoding="utf-8")
 
 
 def test_the_order_of_the_circle_has_known_answers() -> None:

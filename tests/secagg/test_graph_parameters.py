@@ -1,6 +1,8 @@
 """Degrees and thresholds: exact tails, every condition against a simulation, and the published order of magnitude."""
 
+import itertools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -176,3 +178,37 @@ def test_odd_degrees_and_impossible_thresholds_are_named() -> None:
     for degree in (Degree(3, 2), Degree(0, 1), Degree(10, 5), Degree(4, 0), Degree(4, 5)):
         assert "expected an even degree" in shortcoming(10, degree, rates)
     assert shortcoming(10, Degree(4, 2), rates) == ""
+
+
+@pytest.mark.parametrize("bits", [0, 2, 4])
+@pytest.mark.parametrize("k", [2, 4, 6])
+@pytest.mark.parametrize(("corrupt", "missing"), [(0, 3), (1, 1), (2, 3), (3, 2)])
+def test_over_every_placement_on_a_small_circle_no_bound_is_passed_more_often_than_stated(
+    bits: int, k: int, corrupt: int, missing: int
+) -> None:
+    """No formula here: neighbourhoods and rows as sets, and all ways to choose who is corrupt or missing."""
+    n, h = 9, k // 2
+    found, limit = bounds(n, k, Rates(corrupt / n, missing / n, True, bits, bits)), Fraction(1, 2**bits)
+    near = [{(i + s * j) % n for j in range(1, h + 1) for s in (1, -1)} for i in range(n)]
+    rows = [{(i + j) % n for j in range(h)} for i in range(n)]
+
+    def share(chosen: int, fails: Callable[[set[int]], bool]) -> Fraction:
+        """How many of all placements fail."""
+        ways = itertools.combinations(range(n), chosen)
+        return Fraction(sum(fails(set(way)) for way in ways), math.comb(n, chosen))
+
+    def short(gone: set[int]) -> bool:
+        return any(len(near[i] - gone) + (i not in gone) < found.highest_threshold for i in range(n))
+
+    assert share(corrupt, lambda bad: any(len(x & bad) > found.corrupt_neighbours for x in near)) <= limit
+    assert share(corrupt, lambda bad: any(len(x & bad) > found.window_corrupt for x in rows)) <= limit
+    assert share(missing, lambda gone: any(len(x & gone) > found.window_missing for x in rows)) <= limit
+    assert share(missing, short) <= limit
+    assert not found.ring or share(corrupt + missing, lambda gone: any(x <= gone for x in rows)) <= limit
+
+
+def test_against_an_active_server_two_announcements_never_both_find_enough_silos() -> None:
+    for n, corruption, dropout in itertools.product((8, 20, 50), (0.0, 0.1, 0.3), (0.0, 0.2, 0.35, 0.5)):
+        rates = Rates(corruption, dropout, True, 3, 0)
+        found = smallest(n, rates)
+        assert found is None or 2 * (n - rates.missing(n) - rates.corrupt(n)) > n - rates.corrupt(n)

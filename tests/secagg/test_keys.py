@@ -4,10 +4,13 @@ import dataclasses
 import hashlib
 import hmac
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secagg import keys
 from secagg.cbor import encode
@@ -22,6 +25,13 @@ LOW_ORDER = [
     "ec" + "ff" * 30 + "7f",
     "ed" + "ff" * 30 + "7f",
     "ee" + "ff" * 30 + "7f",
+]
+# The same, their neighbours, and all of them with the bit that X25519 ignores.
+NEAR = [
+    ((int.from_bytes(bytes.fromhex(point), "little") + step) % (1 << 255) | top << 255).to_bytes(32, "little")
+    for point in LOW_ORDER
+    for step in (-2, -1, 0, 1, 2)
+    for top in (0, 1)
 ]
 SCOPE = Scope(1, bytes(16), 5)
 A, B = os.urandom(32), os.urandom(32)
@@ -62,6 +72,18 @@ def test_keys_of_low_order_are_refused_by_name(point: str) -> None:
         keys.check_public_key(bytes.fromhex(point), "silo-07")
 
 
+@given(st.binary(min_size=32, max_size=32) | st.sampled_from(NEAR))
+def test_a_key_is_refused_where_it_enters_exactly_if_agreeing_with_it_would_fail(key: bytes) -> None:
+    def refused(act: Callable[[], object]) -> bool:
+        try:
+            act()
+        except ProtocolError:
+            return True
+        return False
+
+    assert refused(lambda: keys.check_public_key(key, "a")) == refused(lambda: keys.agree(PRIVATE_A, key, "a"))
+
+
 def test_malformed_keys_are_refused() -> None:
     with pytest.raises(ProtocolError, match="silo-07"):
         keys.agree(PRIVATE_A, bytes(31), "silo-07")
@@ -70,7 +92,7 @@ def test_malformed_keys_are_refused() -> None:
 def test_both_ends_of_a_pair_derive_the_documented_key() -> None:
     one = keys.pair_key(SCOPE, PRIVATE_A, ("a", PK_A), ("b", PK_B), DIGEST)
     other = keys.pair_key(SCOPE, PRIVATE_B, ("b", PK_B), ("a", PK_A), DIGEST)
-    info = encode([b"fcfl-secagg/1/pairwise-mask", 1, bytes(16), 5, "a", "b", PK_A, PK_B, DIGEST])
+    info = encode([b"fcfl-secagg/2/pairwise-mask", 1, bytes(16), 5, "a", "b", PK_A, PK_B, DIGEST])
     extracted = hmac.new(bytes(32), keys.agree(PRIVATE_A, PK_B, "b"), hashlib.sha256).digest()
     assert one == other == hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 

@@ -191,6 +191,48 @@ def test_other_encodings_of_the_same_message_are_refused() -> None:
         UnmaskRequest.from_bytes(twice)
 
 
+@given(st.dictionaries(st.from_regex(cbor.SILO_ID, fullmatch=True), st.binary(min_size=3, max_size=3), max_size=8))
+def test_a_packed_map_comes_back_and_reads_the_same_from_the_map_itself(entries: dict[str, bytes]) -> None:
+    check, packed = cbor.packed(3, 8), cbor.pack(entries)
+    assert check(packed, "field") == check(entries, "field") == entries
+    assert plain(check(packed, "field")) == packed
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["a", b"xy"],
+        ["a", b"xyzxyz"],
+        ["a b", b"xyz"],
+        ["", b"xyz"],
+        ["b a", b"xyzxyz"],
+        ["a a", b"xyzxyz"],
+        ["a  b", b"xyzxyz"],
+        ["a b ", b"xyzxyz"],
+        [" a", b"xyz"],
+        ["a\nb", b"xyz"],
+        ["a b c", b"xyz" * 3],
+        ["a" * 65, b"xyz"],
+        [b"a", b"xyz"],
+        ["a", "xyz"],
+        ["a", b"xyz", b""],
+        ["a"],
+        "a",
+        None,
+    ],
+)
+def test_what_packs_no_map_of_the_width_and_limit_is_refused(value: object) -> None:
+    with pytest.raises(ProtocolError, match="field: expected"):
+        cbor.packed(3, 2)(value, "field")
+
+
+def test_a_map_that_travels_packed_is_refused_as_a_map() -> None:
+    bundle = EPOCH.bundles["silo-00"]
+    unpacked = cbor.encode(plain(bundle) | {"ciphertexts": dict(bundle.ciphertexts)})
+    with pytest.raises(ProtocolError, match="deterministic"):
+        Bundle.from_bytes(unpacked)
+
+
 def test_map_keys_are_in_bytewise_order() -> None:
     assert cbor.encode({"b": 1, "aa": 2, "a": 3}) == bytes.fromhex("a3616103616201626161" + "02")
 
@@ -227,7 +269,7 @@ def test_announcement_digests_depend_on_every_field() -> None:
     changes: list[dict[str, Any]] = [
         {"run_id": b"\x01" * 16}, {"epoch": 10}, {"roster_hash": bytes(32)}, {"context": b"other"},
         {"participants": FULL.participants[:3]}, {"layout": dataclasses.replace(FULL.layout, parties=3)},
-        {"outcomes": FULL.outcomes[:1]}, {"ledger_heads": {"silo-00": b""}}, {"version": 2},
+        {"outcomes": FULL.outcomes[:1]}, {"ledger_heads": {"silo-00": b""}}, {"version": 1},
     ]  # fmt: skip
     digests = {FULL.digest()} | {dataclasses.replace(FULL, **change).digest() for change in changes}
     assert len(digests) == len(changes) + 1

@@ -22,7 +22,7 @@ from secagg.ring import Layout, Segment
 from tests.secagg import test_reference as reference
 
 FOLDER = Path(__file__).parent / "vectors"
-SCOPE = Scope(1, bytes(range(16)), 7)
+SCOPE = Scope(2, bytes(range(16)), 7)
 DIGEST = hashlib.sha256(b"an announcement").digest()
 Rows = list[dict[str, Any]]
 

@@ -16,7 +16,7 @@ from secagg.errors import ProtocolError
 
 def reference_stream(key: bytes, name: str, size: int) -> bytes:
     """The documentation's words, without the library's HKDF and counter mode."""
-    subkey = hmac.new(key, encode([b"fcfl-secagg/1/segment", name]) + b"\x01", hashlib.sha256).digest()
+    subkey = hmac.new(key, encode([b"fcfl-secagg/2/segment", name]) + b"\x01", hashlib.sha256).digest()
     block = Cipher(AES256(subkey), ECB()).encryptor()
     return b"".join(block.update(i.to_bytes(16, "big")) for i in range(-(-size // 16)))[:size]
 

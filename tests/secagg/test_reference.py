@@ -17,11 +17,12 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 VECTORS = Path(__file__).parent / "vectors" / "round_of_five.json"
+SEGMENTS = (("A", 4, 4), ("C", 2, 8))
 KNOWN: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 IDS, T = ("alpha", "bravo", "charlie", "delta", "echo"), 4
 SURVIVORS = IDS[:4]
 PRIME = 2**256 + 297
-SCOPE = [1, bytes(range(16)), 7]
+SCOPE = [2, bytes(range(16)), 7]
 LAYOUT = {
     "segments": [
         {"name": "A", "length": 4, "bits": 32, "bound": 8.0, "step": 2.0**-20},
@@ -35,17 +36,21 @@ def cbor(value: object) -> bytes:
     return cbor2.dumps(value, canonical=True)
 
 
+def packed(entries: dict[str, bytes]) -> list[object]:
+    return [" ".join(sorted(entries)), b"".join(entries[silo] for silo in sorted(entries))]
+
+
 def labelled(label: str, value: object) -> bytes:
-    return hashlib.sha256(cbor([b"fcfl-secagg/1/" + label.encode(), value])).digest()
+    return hashlib.sha256(cbor([b"fcfl-secagg/2/" + label.encode(), value])).digest()
 
 
 def message(kind: str, **fields: object) -> dict[str, object]:
-    return {"type": f"fcfl-secagg/1/{kind}", **fields}
+    return {"type": f"fcfl-secagg/2/{kind}", **fields}
 
 
 def hkdf(secret: bytes, label: str, *context: object) -> bytes:
     extracted = hmac.digest(bytes(32), secret, "sha256")
-    info = cbor([b"fcfl-secagg/1/" + label.encode(), *SCOPE, *context])
+    info = cbor([b"fcfl-secagg/2/" + label.encode(), *SCOPE, *context])
     return hmac.digest(extracted, info + b"\x01", "sha256")
 
 
@@ -72,7 +77,7 @@ def share(secret: bytes, draw: Callable[[int], bytes]) -> list[bytes]:
 
 
 def mask(key: bytes, name: str, length: int, width: int) -> list[int]:
-    subkey = hmac.digest(key, cbor([b"fcfl-secagg/1/segment", name]) + b"\x01", "sha256")
+    subkey = hmac.digest(key, cbor([b"fcfl-secagg/2/segment", name]) + b"\x01", "sha256")
     block = Cipher(AES256(subkey), ECB()).encryptor()
     stream = b"".join(block.update(i.to_bytes(16, "big")) for i in range(8))
     return [int.from_bytes(stream[i * width : (i + 1) * width], "little") for i in range(length)]
@@ -87,10 +92,10 @@ class Silo:
         self.identity = Ed25519PrivateKey.from_private_bytes(seed)
 
     def sign(self, label: str, *said: object) -> bytes:
-        return self.identity.sign(cbor([b"fcfl-secagg/1/sign-" + label.encode(), 1, SCOPE[1], *said]))
+        return self.identity.sign(cbor([b"fcfl-secagg/2/sign-" + label.encode(), 2, SCOPE[1], *said]))
 
     def enrol(self) -> None:
-        commitment = labelled("graph-nonce-commitment", [1, SCOPE[1], self.id, self.draw(32)])
+        commitment = labelled("graph-nonce-commitment", [2, SCOPE[1], self.id, self.draw(32)])
         salt = self.draw(32)
         keys = [self.identity.public_key().public_bytes_raw(), public(self.encryption), commitment]
         details = labelled("enrolment-details", [1000, "fcfl", salt])
@@ -114,16 +119,18 @@ class Silo:
                 continue
             nonce, keys = self.draw(12), [public(self.encryption), public(peer.encryption)]
             key = hkdf(exchange(self.encryption, keys[1]), "share-encryption", self.id, peer.id, *keys)
-            bound = cbor([b"fcfl-secagg/1/share-associated-data", *SCOPE, self.id, peer.id, self.mask_key])
+            bound = cbor([b"fcfl-secagg/2/share-associated-data", *SCOPE, self.id, peer.id, self.mask_key])
             pair = self.mask_shares[position] + self.seed_shares[position]
             self.ciphertexts[peer.id] = nonce + AESGCM(key).encrypt(nonce, pair, bound)
         commitment = labelled("seed-commitment", [*SCOPE, self.id, self.seed])
-        named = [self.id, 7, self.mask_key, commitment, labelled("ciphertexts", self.ciphertexts)]
+        named = [self.id, 7, self.mask_key, commitment, labelled("ciphertexts", packed(self.ciphertexts))]
         self.bundle_hash = labelled("bundle-hash", named)
         fields = dict(zip(("sender", "epoch", "mask_key", "seed_commitment", "ciphertext_hash"), named, strict=True))
         signature = self.sign("bundle", roster_hash, 7, self.id, *named[2:])
         self.bundle = message(
-            "bundle", public=message("bundle-public", **fields, signature=signature), ciphertexts=self.ciphertexts
+            "bundle",
+            public=message("bundle-public", **fields, signature=signature),
+            ciphertexts=packed(self.ciphertexts),
         )
 
     def masked(self, others: list["Silo"], digest: bytes, name: str, length: int, width: int) -> bytes:
@@ -139,6 +146,12 @@ class Silo:
             total = [value + sign * word for value, word in zip(total, mask(key, name, length, width), strict=True)]
         return b"".join((value % (1 << 8 * width)).to_bytes(width, "little") for value in total)
 
+    def vouched(self, others: list["Silo"], digest: bytes) -> tuple[bytes, bytes]:
+        """The hash of the masked arrays, and the signature over them and the announcement."""
+        vector = {name: self.masked(others, digest, name, length, width) for name, length, width in SEGMENTS}
+        arrays_hash = labelled("masked-arrays", {name: hashlib.sha256(data).digest() for name, data in vector.items()})
+        return arrays_hash, self.sign("masked-input", 7, self.id, digest, [0, bytes(32)], arrays_hash)
+
 
 def test_a_second_implementation_gets_the_same_bytes() -> None:
     silos = [Silo(i) for i in range(len(IDS))]
@@ -146,7 +159,7 @@ def test_a_second_implementation_gets_the_same_bytes() -> None:
         s.enrol()
     assert cbor(silos[0].enrolment).hex() == KNOWN["enrolment_alpha"]
     roster = message("roster", entries=[s.entry for s in silos])
-    run = message("run", version=1, run_id=SCOPE[1], roster=roster, threshold=T, max_colluders=0)
+    run = message("run", version=2, run_id=SCOPE[1], roster=roster, threshold=T, max_colluders=0)
     assert cbor(run).hex() == KNOWN["run"]
     roster_hash = labelled("roster-hash", cbor(roster))
     assert roster_hash.hex() == KNOWN["roster_hash"]
@@ -156,7 +169,7 @@ def test_a_second_implementation_gets_the_same_bytes() -> None:
     assert silos[0].bundle_hash.hex() == KNOWN["bundle_hash_alpha"]
 
     announcement = message(
-        "announcement", version=1, run_id=SCOPE[1], epoch=7, roster_hash=roster_hash,
+        "announcement", version=2, run_id=SCOPE[1], epoch=7, roster_hash=roster_hash,
         participants=[[s.id, s.bundle_hash] for s in silos], layout=LAYOUT,
         outcomes=[message("epoch-outcome", epoch=6, status="completed", survivors=list(IDS))],
         ledger_heads={"alpha": b"head"}, context=b"plan",
@@ -165,24 +178,22 @@ def test_a_second_implementation_gets_the_same_bytes() -> None:
     digest = labelled("announcement-hash", cbor(announcement))
     assert digest.hex() == KNOWN["announcement_hash"]
     for s in silos:
-        for name, length, width in (("A", 4, 4), ("C", 2, 8)):
+        for name, length, width in SEGMENTS:
             assert s.masked(silos, digest, name, length, width).hex() == KNOWN["masked"][s.id][name]
 
     alpha = silos[0]
-    vector = {
-        name: alpha.masked(silos, digest, name, length, width) for name, length, width in (("A", 4, 4), ("C", 2, 8))
-    }
-    arrays_hash = labelled("masked-arrays", {name: hashlib.sha256(data).digest() for name, data in vector.items()})
+    arrays_hash, signature = alpha.vouched(silos, digest)
     head = message(
         "masked-input", sender="alpha", epoch=7, announcement_hash=digest, ledger_head=[0, bytes(32)],
-        arrays_hash=arrays_hash,
-        signature=alpha.sign("masked-input", 7, "alpha", digest, [0, bytes(32)], arrays_hash),
+        arrays_hash=arrays_hash, signature=signature,
     )  # fmt: skip
     assert cbor(head).hex() == KNOWN["masked_header_alpha"]
     request = message("unmask-request", run_id=SCOPE[1], epoch=7, announcement_hash=digest, survivors=list(SURVIVORS))
     assert cbor(request).hex() == KNOWN["unmask_request"]
-    shares = {s.id: s.seed_shares[0] for s in silos if s.id in SURVIVORS}
-    lost = {s.id: s.mask_shares[0] for s in silos if s.id not in SURVIVORS}
+    rows = [[[0, bytes(32)], *s.vouched(silos, digest)] for s in silos if s.id in SURVIVORS]
+    assert cbor(message("unmask-call", request=request, vectors=rows)).hex() == KNOWN["unmask_call"]
+    shares = packed({s.id: s.seed_shares[0] for s in silos if s.id in SURVIVORS})
+    lost = packed({s.id: s.mask_shares[0] for s in silos if s.id not in SURVIVORS})
     request_hash = labelled("unmask-request-hash", cbor(request))
     reply = message(
         "unmask-shares", sender="alpha", epoch=7, self_mask_shares=shares, mask_key_shares=lost,

@@ -62,10 +62,10 @@ def test_the_default_threshold_withstands_a_third_of_colluders() -> None:
 @pytest.mark.parametrize(("threshold", "colluders"), [(2, 0), (0, 0), (5, 0), (3, 2), (4, 4)])
 def test_runs_whose_threshold_allows_both_secrets_of_a_peer_are_refused(threshold: int, colluders: int) -> None:
     with pytest.raises(ProtocolError, match="threshold"):
-        Run(1, bytes(16), FED.run.roster, threshold, colluders)
-    Run(1, bytes(16), FED.run.roster, 3, 1)
+        Run(2, bytes(16), FED.run.roster, threshold, colluders)
+    Run(2, bytes(16), FED.run.roster, 3, 1)
 
 
 def test_other_protocol_versions_are_refused() -> None:
     with pytest.raises(ProtocolError, match="version"):
-        dataclasses.replace(FED.run, version=2)
+        dataclasses.replace(FED.run, version=1)

@@ -41,6 +41,7 @@ def answer(epoch: Epoch, announcement: Announcement, request: UnmaskRequest, **c
         "run": f.run, "keys": f.keys[ME], "secrets": recorded,
         "silo_id": ME, "announcement": announcement, "signer": f.signers[ME],
         "publics": epoch.publics, "ciphertexts": coordinator.ciphertexts_for(epoch.bundles, ME), "request": request,
+        "headers": epoch.shown(request),
     }  # fmt: skip
     return silo.answer_unmask(**{**arguments, **change})
 
@@ -95,7 +96,7 @@ def test_masking_refuses_announcements_of_another_run_roster_epoch_or_version(ep
     announcement = epoch.announce()
     changes: list[tuple[dict[str, Any], str]] = [
         ({"run_id": b"\x07" * 16}, "run_id"), ({"roster_hash": bytes(32)}, "roster_hash"), ({"epoch": 4}, "epoch"),
-        ({"version": 2}, "version"), ({"participants": announcement.participants[:3]}, "participants"),
+        ({"version": 1}, "version"), ({"participants": announcement.participants[:3]}, "participants"),
         ({"layout": dataclasses.replace(announcement.layout, parties=4)}, "layout"),
     ]  # fmt: skip
     for change, reason in changes:

@@ -64,7 +64,7 @@ def test_the_state_and_the_ledger_agree_on_the_spend(folder: RunFolder) -> None:
             plan = rounds.plan_training(MADE, state, RECORDS)
             state = rounds.announced(MADE, state, plan)
             observer.announced(state.epoch, plan)
-            state = rounds.abandon(state)
+            state = rounds.abandon(state, {})
     (run,) = verify(folder.path / "ledger.jsonl").runs
     assert run.rdp_spent == spent(state).spent
     assert run.epsilon == spent(state).epsilon(1e-5)

@@ -11,6 +11,7 @@ import numpy as np
 
 from privacy.signing import SigningKey
 from secagg import coordinator, ring, signatures, silo
+from secagg.envelopes import UnmaskCall
 from secagg.graph import RegularGraph, commit_nonce
 from secagg.graph_parameters import Degree, Rates
 from secagg.layout import layout_for
@@ -21,7 +22,6 @@ from secagg.messages import (
     Roster,
     RosterEntry,
     Run,
-    UnmaskRequest,
     UnmaskShares,
     default_threshold,
 )
@@ -106,9 +106,9 @@ class Parties:
             entries.append(RosterEntry.of(made))
         roster = Roster(tuple(entries))
         if degree is None or rates is None:
-            return cls(Run(1, run_id, roster, default_threshold(n)), keys, signers)
+            return cls(Run(2, run_id, roster, default_threshold(n)), keys, signers)
         graph = RegularGraph.of(degree, rates, [nonces[s] for s in ids])
-        return cls(Run(1, run_id, roster, degree.t, 0, graph), keys, signers)
+        return cls(Run(2, run_id, roster, degree.t, 0, graph), keys, signers)
 
 
 def play(parties: Parties, length: int, lost: int) -> Costs:
@@ -153,12 +153,13 @@ def play(parties: Parties, length: int, lost: int) -> Costs:
             masked[s] = coordinator.check_masked(run, announcement, received)
     with costs.at(None):
         request = coordinator.unmask_request(run, announcement, sorted(masked))
-        asked = request.to_bytes()
+        asked = UnmaskCall.of(request, masked).to_bytes()
     replies: dict[str, UnmaskShares] = {}
     for s in masked:
         publics, shares = coordinator.view_for(run, announcement, bundles, s)
         costs.down[s] += len(asked)
         with costs.at(s):
+            call = UnmaskCall.from_bytes(asked)
             answer = silo.answer_unmask(
                 run,
                 parties.keys[s],
@@ -167,7 +168,8 @@ def play(parties: Parties, length: int, lost: int) -> Costs:
                 announcement,
                 publics,
                 shares,
-                UnmaskRequest.from_bytes(asked),
+                call.request,
+                call.headers(),
                 signer=parties.signers[s],
             )
             data = answer.to_bytes()
