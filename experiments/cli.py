@@ -15,6 +15,8 @@ from rich.table import Table
 from client_app.errors import SiloError
 from data_prep.errors import DataError
 from experiments.fetch_cli import fetch_cli
+from experiments.provision.cli import provision_cli
+from experiments.provision.errors import ProvisionError
 from experiments.roster_cli import roster_cli
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
@@ -22,7 +24,7 @@ from secagg.errors import SecAggError
 from server_app.config import KEYS, ConfigError, RunConfig
 from server_app.report.data import ReportError
 
-EXPECTED = (ConfigError, DataError, PrivacyError, ReportError, RunError, SecAggError, SiloError)
+EXPECTED = (ConfigError, DataError, PrivacyError, ProvisionError, ReportError, RunError, SecAggError, SiloError)
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 data_cli = typer.Typer(no_args_is_help=True, help="Judge price files and prepare samples from them.")
@@ -35,6 +37,7 @@ GROUPS = {
     "run": run_cli,
     "silo": silo_cli,
     "roster": roster_cli,
+    "provision": provision_cli,
     "ledger": ledger_cli,
     "secagg": secagg_cli,
 }
