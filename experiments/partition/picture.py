@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from data_prep.errors import DataError
+from data_prep.sectors import UNKNOWN
 from experiments.partition.table import PartitionTable
 
 __all__ = ["COLOURS", "INK", "OTHER", "check_ending", "draw", "own_colours", "render"]
@@ -38,7 +39,6 @@ COLOURS = (
     "#5f8f2a",
     "#a55fc4",
 )
-OTHER_COLOUR = INK
 OTHER = "other"
 _ENDINGS = (".png", ".svg")
 _BAR_INCHES, _LEAST_INCHES, _MOST_INCHES = 0.21, 2.6, 14.0
@@ -58,8 +58,8 @@ def check_ending(path: Path) -> None:
 
 
 def own_colours(table: PartitionTable) -> tuple[str, ...]:
-    """Return the sectors that get a colour of their own, largest first; the others share one."""
-    return tuple(table.pooled.sectors)[: len(COLOURS)]
+    """Return the sectors that get a colour of their own, largest first; the others and unknown ones share one."""
+    return tuple(sector for sector in table.pooled.sectors if sector != UNKNOWN)[: len(COLOURS)]
 
 
 def draw(table: PartitionTable, title: str) -> Figure:
@@ -78,15 +78,13 @@ def draw(table: PartitionTable, title: str) -> Figure:
     figure.patch.set_alpha(0.0)
     bars, distances = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     groups = own_colours(table)
+    rest = set(table.pooled.sectors) - set(groups)
+    parts = [({group}, colour, group) for group, colour in zip(groups, COLOURS, strict=False)]
+    parts.append((rest, INK, UNKNOWN if rest == {UNKNOWN} else OTHER))
     left = [0.0] * len(silos)
     places = range(len(silos))
-    for group, colour in (*zip(groups, COLOURS, strict=False), (OTHER, OTHER_COLOUR)):
-        sizes = [
-            float(item.sectors.get(group, 0))
-            if group != OTHER
-            else float(sum(n for sector, n in item.sectors.items() if sector not in groups))
-            for item in silos
-        ]
+    for inside, colour, group in parts:
+        sizes = [float(sum(item.sectors.get(sector, 0) for sector in inside)) for item in silos]
         if any(sizes):
             bars.barh(places, sizes, left=left, color=colour, height=0.72, label=group)
         left = [start + size for start, size in zip(left, sizes, strict=True)]

@@ -200,6 +200,13 @@ def test_sectors_beyond_the_colours_share_one(tmp_path: Path) -> None:
     assert len(legend) == len(COLOURS) + 1
 
 
+def test_an_unknown_sector_is_grey_and_called_so(tmp_path: Path) -> None:
+    found = partition_table({"silo-00": shard(tmp_path / "silo-00", [1.0, 2.0, 3.0], [None, "a"], [0, 0, 1])})
+    assert own_colours(found) == ("a",)
+    _, legend = draw(found, "one unknown").axes[0].get_legend_handles_labels()
+    assert legend == ["a", "unknown"]
+
+
 @pytest.mark.parametrize("name", ["picture.pdf", "picture"])
 def test_another_ending_is_refused(name: str) -> None:
     with pytest.raises(DataError, match=r"expected \.png or \.svg"):
