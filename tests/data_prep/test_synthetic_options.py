@@ -225,6 +225,26 @@ def test_over_a_holiday_the_conditional_mean_is_that_of_the_next_session() -> No
     assert np.var(returns) == pytest.approx(np.mean([np.var(np.diff(np.log(item.close))) for item in bars]), rel=0.2)
 
 
+def test_the_last_session_before_a_holiday_foretells_the_volatility_after_it() -> None:
+    # The window ends on a day without a session in the U.S., so no return of theirs after 3 July is stressed.
+    stress = Stress(date(2023, 5, 1), days=47, variance=100.0)
+    regions = (Region("us", 0.5, "XNYS"), Region("eu", 0.5, "XPAR"))
+    bars = simulate(MarketSpec(tickers=60, first=date(2022, 1, 3), regions=regions, stress=stress))
+    days = np.unique(np.concatenate([item.dates for item in bars]))
+    assert days[inside(days, stress)][-1] == np.datetime64("2023-07-04")
+
+    def size(region: str, day: str) -> float:
+        means = [
+            float(item.truth[item.dates == np.datetime64(day)].mean())
+            for item in bars
+            if item.region == region and item.truth is not None and np.datetime64(day) in item.dates
+        ]
+        return float(np.sqrt(np.mean(np.square(means))))
+
+    assert size("us", "2023-07-03") < 3 * size("us", "2023-07-06") < size("us", "2023-06-30")
+    assert size("eu", "2023-07-03") > 3 * size("eu", "2023-07-06")
+
+
 def test_regions_that_do_not_add_up_are_refused() -> None:
     for shares in ({}, {"us": 0.5}, {"us": 2.0, "eu": -1.0}):
         with pytest.raises(DataError, match="found regions"):
