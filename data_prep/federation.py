@@ -119,6 +119,8 @@ def build_federation(
         for key, item in instruments.items()
         if any(len(rows) for rows in item.samples.rows.values())
     ]
+    if spec.tickers:
+        members = sorted(members, key=lambda member: (-member.samples, member.key))[: spec.tickers]
     groups = partition(
         members,
         silos=spec.silos,
@@ -145,6 +147,7 @@ def build_federation(
             (scratch / path.name).replace(path)
         sync_directory(out)
     used = {key for keys in groups for key in keys}
+    sampled = {key for key, item in instruments.items() if any(len(rows) for rows in item.samples.rows.values())}
     keys_of_bars = {item.key for item in bars}
     write_json(
         out / FEDERATION,
@@ -154,7 +157,8 @@ def build_federation(
             "feature_hash": feature_hash(),
             "spec": asdict(spec),
             "sources": dict(sources),
-            "instruments_without_samples": sorted(b.key for b in bars if b.key not in used),
+            "instruments_without_samples": sorted(b.key for b in bars if b.key not in sampled),
+            "instruments_beyond_the_number_wanted": sorted(sampled - used),
             "tickers_left_out": {key: dict(entry) for key, entry in (checked or {}).items() if key not in keys_of_bars},
             "silos": summaries,
         },

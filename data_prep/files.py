@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fingerprint", "scratch_directory", "sync_directory", "write_json"]
+__all__ = ["fingerprint", "scratch_directory", "sync_directory", "write_json", "write_whole"]
 
 
 def fingerprint(path: Path) -> str:
@@ -22,11 +22,15 @@ def fingerprint(path: Path) -> str:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON through a file beside the target, so that the target is old or new, never half."""
+    """Write JSON, whole or not at all."""
+    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file through one beside it, so that the target is old or new, never half."""
     beside = path.with_name(f".{path.name}.part")
-    with beside.open("w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=1, allow_nan=False)
-        stream.write("\n")
+    with beside.open("wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     beside.replace(path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from data_prep.files import fingerprint
 from data_prep.readers.factors import factor_files, is_factor_folder, read_factors
 from data_prep.readers.folder import PriceFile, check_exclude, list_price_files
 from data_prep.readers.macro import is_macro_folder, macro_files, read_macro
+from data_prep.sectors import label, read_sectors
 from data_prep.spec import HISTORY_DAYS, FederationSpec, Progress
 from data_prep.splits import Splits
 from data_prep.synthetic import GENERATOR_VERSION, MarketSpec, simulate
@@ -65,6 +68,7 @@ def prepare_files(
     *,
     macro: Path | None = None,
     factors: Path | None = None,
+    sectors: Path | None = None,
     exclude: Collection[str] = (),
     markets: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -83,6 +87,8 @@ def prepare_files(
         Settings.
     macro, factors : Path, optional
         Folders of public series; without one its features are 0 and the manifests list the group in `neutral_groups`.
+    sectors : Path, optional
+        File of sector labels (see `data_prep.sectors`); without one all tickers are of unknown sector.
     exclude : collection of str
         Files to leave out, each by name, stem, or path below its folder.
     markets : Mapping of str to str, optional
@@ -106,16 +112,22 @@ def prepare_files(
     files = [file for folder in price_folders for file in list_price_files(folder)]
     check_exclude(files, exclude)
     _check_markets(markets or {}, {file.region for file in files})
-    sources = _describe(files, macro, factors, exclude, markets or {})
+    sources = {
+        **_describe(files, macro, factors, exclude, markets or {}),
+        "sectors": fingerprint(sectors) if sectors is not None else None,
+    }
     if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
         report("unchanged", spec.silos, spec.silos)
         return silo_paths(out, spec.silos)
     monthly = read_macro(macro) if macro else None
     daily = read_factors(factors) if factors else None
+    labels = read_sectors(sectors) if sectors is not None else None
     first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
     checked = check_files(files, exclude=exclude, layout=spec.layout or None, markets=markets or {}, progress=report)
     # Bars before the history that training needs only cost memory; some files begin in 1789.
     bars = [item.bars.since(first) for item in checked.require(strict=spec.strict)]
+    if labels is not None:
+        bars = label(bars, labels)
     regions = sorted({item.region for item in bars})
     contexts = {
         region: build_context(_days(region, bars, spec, (markets or {}).get(region)), macro=monthly, factors=daily)
@@ -130,6 +142,7 @@ def prepare_synthetic(
     *,
     tickers: int = 320,
     seed: int = 2025,
+    market: MarketSpec | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Prepare the synthetic market through the same pipeline as files.
@@ -144,6 +157,8 @@ def prepare_synthetic(
         Number of instruments.
     seed : int
         Seed of the market (the partition has `spec.seed`).
+    market : MarketSpec, optional
+        A market with other settings, instead of a plain one of `tickers` and `seed`.
     progress : callable, optional
         Called with stage, done, total.
 
@@ -153,8 +168,9 @@ def prepare_synthetic(
         `out/silo-00` and so on, each with `truth` arrays.
     """
     report = progress or (lambda _stage, _done, _total: None)
-    market = MarketSpec(tickers=tickers, seed=seed)
-    sources: dict[str, Any] = {"synthetic": {"version": GENERATOR_VERSION, "tickers": tickers, "seed": seed}}
+    market = market or MarketSpec(tickers=tickers, seed=seed)
+    settings = json.loads(json.dumps(asdict(market), default=str))
+    sources: dict[str, Any] = {"synthetic": {"version": GENERATOR_VERSION, **settings}}
     if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
         report("unchanged", spec.silos, spec.silos)
         return silo_paths(out, spec.silos)

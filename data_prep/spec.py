@@ -46,6 +46,8 @@ class FederationSpec:
         Public divisor of the raw log return.
     target_clip : float
         Public range of the scaled target, +- this value.
+    tickers : int
+        Most tickers to use, those with most training samples; 0 for all.
     layout : str
         Name of the layout of all text files; empty to detect it for each.
     strict : bool
@@ -63,6 +65,7 @@ class FederationSpec:
     fill_limit: int = 3
     target_scale: float = 0.01
     target_clip: float = 10.0
+    tickers: int = 0
     layout: str = ""
     strict: bool = False
 
@@ -76,6 +79,7 @@ class FederationSpec:
             ("min_samples", self.min_samples, 1),
             ("embargo_days", self.embargo_days, 0),
             ("fill_limit", self.fill_limit, 0),
+            ("tickers", self.tickers, 0),
         ):
             if value < low:
                 raise DataError(f"{name}: found {value}, expected {low} or more; correct the setting")

@@ -16,6 +16,17 @@ from client_app.errors import SiloError
 from data_prep.errors import DataError
 from experiments.deployment.cli import conduct, run_silo
 from experiments.fetch_cli import fetch_cli
+from experiments.market_cli import (
+    Alpha,
+    MinSamples,
+    Seed,
+    Silos,
+    Universes,
+    chosen_universe,
+    federation_spec,
+    partition,
+    synth,
+)
 from experiments.provision.cli import provision_cli
 from experiments.provision.errors import ProvisionError
 from experiments.roster_cli import roster_cli
@@ -51,6 +62,9 @@ run_cli.command("conduct")(conduct)
 silo_cli.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run_silo)
 data_cli.add_typer(fetch_cli, name="fetch")
 
+data_cli.command("synth")(synth)
+data_cli.command("partition")(partition)
+
 console = Console()
 
 
@@ -70,9 +84,6 @@ Layout = Annotated[
 Exclude = Annotated[list[str] | None, typer.Option(help="File to leave out.")]
 Market = Annotated[list[str] | None, typer.Option(help="Exchange of a folder as folder=code, for example us=XNYS.")]
 Strict = Annotated[bool, typer.Option(help="Refuse what would be left out or repaired.")]
-Silos = Annotated[int, typer.Option(help="Number of silos.")]
-Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of tickers over silos.")]
-Seed = Annotated[int, typer.Option(help="Seed of the partition, and of the synthetic market.")]
 OnEngine = Annotated[
     Engine, typer.Option("--engine", help="simulation: Flower's engine through 'flwr run'; local: in this process.")
 ]
@@ -112,7 +123,7 @@ def demo(
     data: Annotated[
         list[Path] | None, typer.Option(help="Folders of real price files instead of the synthetic market.")
     ] = None,
-    silos: Silos = 20,
+    silos: Annotated[int, typer.Option(help="Number of silos.")] = 20,
     rounds: Annotated[int, typer.Option(help="Optimisation rounds.")] = 15,
     tickers: Annotated[int, typer.Option(help="Stocks of the synthetic market.")] = 320,
     out: Annotated[Path, typer.Option(help="Folder for prepared samples and runs.")] = Path("runs"),
@@ -139,21 +150,31 @@ def demo(
 def prepare(
     folders: Folders,
     out: Annotated[Path, typer.Option(help="Where the silos' samples go.")],
-    silos: Silos = 20,
+    silos: Silos = None,
     alpha: Alpha = 0.2,
+    min_samples: MinSamples = 1000,
     seed: Seed = 2025,
+    universe: Universes = None,
+    sectors: Annotated[
+        Path | None, typer.Option(help="CSV file ticker,sector[,region]: deals out tickers sector by sector.")
+    ] = None,
     exclude: Exclude = None,
     layout: Layout = None,
     market: Market = None,
     strict: Strict = False,
 ) -> None:
     """Turn price files into samples, partitioned over silos."""
-    from data_prep.prepare import FederationSpec, prepare_files
+    from data_prep.prepare import prepare_files
 
-    spec = FederationSpec(silos=silos, alpha=alpha, seed=seed, layout=layout or "", strict=strict)
-    shards = prepare_files(folders, out, spec, exclude=tuple(exclude or ()), markets=_markets(market))
+    chosen = chosen_universe(universe)
+    spec = federation_spec(
+        chosen, silos, alpha=alpha, seed=seed, min_samples=min_samples, layout=layout or "", strict=strict
+    )
+    shards = prepare_files(folders, out, spec, sectors=sectors, exclude=tuple(exclude or ()), markets=_markets(market))
     for line in _read_as(shards):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if chosen is not None and (note := chosen.shortfall(_tickers_in(shards))):
+        console.print(note, highlight=False, soft_wrap=True)
     console.print(f"{len(shards)} silos in {out}", highlight=False)
 
 
@@ -195,6 +216,10 @@ def _markets(given: list[str] | None) -> dict[str, str]:
     return {region: code for region, _, code in pairs}
 
 
+def _tickers_in(shards: list[Path]) -> int:
+    return sum(len(json.loads((shard / "manifest.json").read_text(encoding="utf-8"))["tickers"]) for shard in shards)
+
+
 def _read_as(shards: list[Path]) -> list[str]:
     """Say in which layouts the files were read and what was left out, from the manifests."""
     from collections import Counter
@@ -212,22 +237,6 @@ def _read_as(shards: list[Path]) -> list[str]:
         lines.append(f"rows left out or repaired: {found}")
     lines += [f"ticker left out: {text}" for entry in tickers.values() for text in entry["ticker_left_out"]]
     return lines
-
-
-@data_cli.command("synth")
-def synth(
-    out: Annotated[Path, typer.Option(help="Where the silos' samples go.")],
-    tickers: Annotated[int, typer.Option(help="Number of stocks.")] = 320,
-    silos: Silos = 20,
-    alpha: Alpha = 0.2,
-    seed: Seed = 2025,
-) -> None:
-    """Make the synthetic market's samples."""
-    from data_prep.prepare import FederationSpec, prepare_synthetic
-
-    spec = FederationSpec(silos=silos, alpha=alpha, seed=seed)
-    shards = prepare_synthetic(out, spec, tickers=tickers, seed=seed)
-    console.print(f"{len(shards)} silos in {out}", highlight=False)
 
 
 @run_cli.command("start")

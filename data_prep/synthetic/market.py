@@ -8,6 +8,11 @@ directional accuracy 1/2 + arctan(kappa) / pi: 5.2 % gives 57.3 %. Finally all r
 h^2 over the test years is the wanted mean squared error. Market and sector carry only a tenth of the variance, far less
 than in life: two test years with a strong common part would leave the realised R^2 too noisy to calibrate.
 
+Where regions follow exchanges, an instrument rests on a day without a session: nothing about it changes, and its next
+return belongs to its next session. Jumps and a stress window (see `extremes`) are options. A jump adds to the night's
+move and nothing to the mean; its variance counts in R^2 and in the mean squared error. In the window the volatility is
+flat at the wanted multiple, whatever regime and GARCH would have given.
+
 The same market cannot also have the annualised Sharpe ratio of 1.29 that goes with these figures in the literature this
 is modelled on: R^2 = 5.2 % is an information coefficient of 0.23 a day, and 320 nearly independent bets with it give a
 ratio of about 0.23 sqrt(320 * 252) = 65 before costs.
@@ -17,20 +22,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import date
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.bars import Bars, Dates, Floats
-from data_prep.errors import DataError
+from data_prep.calendar import exchange_days
+from data_prep.synthetic.extremes import JUMP_VARIANCE, draw_jumps, raise_correlation, stress_rows
 from data_prep.synthetic.signal import SECTORS, Loadings, sector_loadings
+from data_prep.synthetic.spec import MarketSpec, Region
 
-__all__ = ["GENERATOR_VERSION", "MarketSpec", "simulate"]
+__all__ = ["GENERATOR_VERSION", "simulate"]
 
 GENERATOR_VERSION = 1
-REGIONS: tuple[str, ...] = ("eu", "us")
-_US_SHARE = 0.6
+# Streams of the seed beside the one of the ordinary days.
+_JUMPS, _STRESS = 1, 2
 _HOLIDAYS = ((1, 1), (5, 1), (12, 25))
 _MARKET_SHARE, _SECTOR_SHARE = 0.07, 0.03
 _ARCH, _GARCH = 0.06, 0.90
@@ -45,39 +51,12 @@ _WIDEST_RANGE = 6.0
 
 
 @dataclass(frozen=True)
-class MarketSpec:
-    """Settings of a synthetic market.
+class _Days:
+    """What kind of day each is: shape (days, tickers), (days, tickers) and (days,)."""
 
-    Attributes
-    ----------
-    tickers : int
-        Number of instruments.
-    seed : int
-        The only source of randomness.
-    first, last : date
-        Bounds of the simulated days.
-    mse : float
-        Mean squared error of the best forecast over `calibration_years`, in squared daily log returns.
-    r_squared : float
-        R^2 of the best forecast against the zero forecast.
-    calibration_years : tuple of int
-        First and last year over which `mse` holds.
-    """
-
-    tickers: int = 320
-    seed: int = 2025
-    first: date = date(2014, 1, 1)
-    last: date = date(2024, 12, 31)
-    mse: float = 1.20e-4
-    r_squared: float = 0.052
-    calibration_years: tuple[int, int] = (2023, 2024)
-
-    def __post_init__(self) -> None:
-        if self.tickers < 1 or self.seed < 0:
-            raise DataError(
-                f"synthetic market: found tickers={self.tickers}, seed={self.seed}, expected tickers >= 1 and "
-                "seed >= 0; correct the setting"
-            )
+    trading: NDArray[np.bool_]
+    ordinary: NDArray[np.bool_]
+    stressed: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -108,28 +87,30 @@ def simulate(spec: MarketSpec) -> list[Bars]:
         everything up to the close of the day.
     """
     rng = np.random.default_rng(spec.seed)
-    days = _days(spec)
+    region = _regions(spec)
+    days, trading = _days(spec, region)
     sector = rng.permutation(np.arange(spec.tickers) % len(SECTORS))
     loadings = sector_loadings(rng)
-    paths = _paths(rng, len(days), sector, loadings, _signal_to_noise(spec.r_squared, loadings))
-    scale = math.sqrt(spec.mse / _calibration_mean(paths.volatility**2, days, spec.calibration_years))
-    present = _presence(rng, len(days), spec.tickers)
+    ordinary = trading & _calibration_rows(spec, days)[:, None]
+    stressed = stress_rows(days, spec.stress)
+    paths = _paths(rng, spec, _Days(trading, ordinary, stressed), sector, loadings)
+    noise = float(np.mean(paths.volatility[ordinary] ** 2)) * (1.0 + _jump_share(spec))
+    scale = math.sqrt(spec.mse / noise)
+    present = trading & _presence(rng, len(days), spec.tickers)
     first_close = np.exp(rng.normal(3.5, 0.8, spec.tickers))
     log_close = np.log(first_close) + scale * np.cumsum(paths.night + paths.day, axis=0)
     log_open = log_close - scale * paths.day
     log_low = log_close - scale * paths.position * paths.width
     log_high = log_low + scale * paths.width
-    us = round(_US_SHARE * spec.tickers)
     bars = []
     for i in range(spec.tickers):
         rows = present[:, i]
-        region = "us" if i < us else "eu"
         prices = [np.exp(values[rows, i]) for values in (log_open, log_high, log_low, log_close)]
         open_, high, low, close = prices
         bars.append(
             Bars(
-                ticker=f"{region.upper()}{i:04d}",
-                region=region,
+                ticker=f"{region[i].name.upper()}{i:04d}",
+                region=region[i].name,
                 sector=SECTORS[int(sector[i])],
                 dates=days[rows],
                 open=open_,
@@ -143,7 +124,23 @@ def simulate(spec: MarketSpec) -> list[Bars]:
     return sorted(bars, key=lambda item: item.key)
 
 
-def _days(spec: MarketSpec) -> Dates:
+def _regions(spec: MarketSpec) -> list[Region]:
+    """Return the region of each instrument."""
+    bounds = np.round(np.cumsum([region.share for region in spec.regions]) * spec.tickers).astype(np.int64)
+    return [spec.regions[int(place)] for place in np.searchsorted(bounds, np.arange(spec.tickers), side="right")]
+
+
+def _days(spec: MarketSpec, region: list[Region]) -> tuple[Dates, NDArray[np.bool_]]:
+    """Return the days on which a region trades, and which instruments trade on each."""
+    sessions = {
+        item: exchange_days(item.exchange, first=spec.first, last=spec.last) if item.exchange else _weekdays(spec)
+        for item in dict.fromkeys(region)
+    }
+    days = np.unique(np.concatenate(list(sessions.values())))
+    return days, np.stack([np.isin(days, sessions[item]) for item in region], axis=1)
+
+
+def _weekdays(spec: MarketSpec) -> Dates:
     days = np.arange(np.datetime64(spec.first), np.datetime64(spec.last) + 1)
     months = days.astype("datetime64[M]")
     month = months.astype(np.int64) % 12 + 1
@@ -154,7 +151,21 @@ def _days(spec: MarketSpec) -> Dates:
     return days[~closed]
 
 
-def _signal_to_noise(r_squared: float, loadings: Loadings) -> float:
+def _jump_share(spec: MarketSpec) -> float:
+    """Return the variance of the jumps in units of that of the ordinary shocks."""
+    return spec.jumps / 252.0 * JUMP_VARIANCE
+
+
+def _calibration_rows(spec: MarketSpec, days: Dates) -> NDArray[np.bool_]:
+    """Return the days of the calibration years outside the stress window; without one all days outside it."""
+    year = days.astype("datetime64[Y]").astype(np.int64) + 1970
+    first, last = spec.calibration_years
+    calm = ~stress_rows(days, spec.stress)
+    rows = calm & (year >= first) & (year <= last)
+    return rows if rows.any() else calm
+
+
+def _signal_to_noise(spec: MarketSpec, loadings: Loadings) -> float:
     """Return kappa for which E[mu^2] / E[r^2] is the wanted R^2.
 
     A large shock raises both the next day's own GARCH variance and the square of the signal it enters, so E[h^2 s^2]
@@ -162,17 +173,14 @@ def _signal_to_noise(r_squared: float, loadings: Loadings) -> float:
     """
     on_shock = float(np.mean(loadings.linear[:, 0] ** 2))
     excess = 1.0 + 2.0 * (1.0 - _MARKET_GARCH_SHARE) * _ARCH * on_shock
-    return math.sqrt(r_squared / (1.0 - r_squared) / excess)
+    return math.sqrt(spec.r_squared / (1.0 - spec.r_squared) * (1.0 + _jump_share(spec)) / excess)
 
 
-def _calibration_mean(variance: Floats, days: Dates, years: tuple[int, int]) -> float:
-    year = days.astype("datetime64[Y]").astype(np.int64) + 1970
-    rows = (year >= years[0]) & (year <= years[1])
-    return float(variance[rows].mean() if rows.any() else variance.mean())
-
-
-def _paths(rng: np.random.Generator, days: int, sector: NDArray[np.int64], loadings: Loadings, kappa: float) -> _Paths:
-    n = len(sector)
+def _paths(
+    rng: np.random.Generator, spec: MarketSpec, kind: _Days, sector: NDArray[np.int64], loadings: Loadings
+) -> _Paths:
+    days, n = len(kind.trading), len(sector)
+    kappa = _signal_to_noise(spec, loadings)
     level = np.exp(rng.normal(0.0, _LEVEL_SPREAD, n))
     beta = rng.uniform(0.7, 1.3, n) * math.sqrt(_MARKET_SHARE)
     own = np.sqrt(1.0 - beta**2 - _SECTOR_SHARE)
@@ -182,6 +190,11 @@ def _paths(rng: np.random.Generator, days: int, sector: NDArray[np.int64], loadi
         + own * rng.standard_normal((days, n))
     )
     market_shock = rng.standard_normal(days)
+    if spec.stress is not None:
+        usual = np.outer(beta, beta) + _SECTOR_SHARE * (sector[:, None] == sector)
+        np.fill_diagonal(usual, 1.0)
+        own_rng = np.random.default_rng([spec.seed, _STRESS])
+        shock[kind.stressed] = raise_correlation(own_rng, shock[kind.stressed], usual, spec.stress.correlation)
     location, volume, gap, width = (rng.standard_normal((days, n)) for _ in range(4))
     regime = np.sqrt(_REGIME_VARIANCE[_regimes(rng, days)])
     linear = loadings.linear[sector].T
@@ -195,15 +208,24 @@ def _paths(rng: np.random.Generator, days: int, sector: NDArray[np.int64], loadi
         volatility[t] = level * regime[t] * np.sqrt(mixture)
         ratio[t] = kappa * s + shock[t]
         today = ratio[t] * unit
-        s = linear[0] * today + linear[1] * location[t] + linear[2] * trend
-        s += linear[3] * volume[t] + linear[4] * gap[t] + loadings.product * location[t] * volume[t]
+        following = linear[0] * today + linear[1] * location[t] + linear[2] * trend
+        following += linear[3] * volume[t] + linear[4] * gap[t] + loadings.product * location[t] * volume[t]
+        live = kind.trading[t]
+        s = np.where(live, following, s)
         signal[t] = s
-        trend = _TREND_KEEP * trend + math.sqrt(1.0 - _TREND_KEEP**2) * today
-        own_garch = (1.0 - _ARCH - _GARCH) + _ARCH * shock[t] ** 2 + _GARCH * own_garch
+        trend = np.where(live, _TREND_KEEP * trend + math.sqrt(1.0 - _TREND_KEEP**2) * today, trend)
+        next_garch = (1.0 - _ARCH - _GARCH) + _ARCH * shock[t] ** 2 + _GARCH * own_garch
+        own_garch = np.where(live, next_garch, own_garch)
         market_garch = (1.0 - _ARCH - _GARCH) + _ARCH * market_shock[t] ** 2 + _GARCH * market_garch
-    move = volatility * ratio
-    night = _NIGHT_SHARE * move + _NIGHT_NOISE * volatility * gap
+    if spec.stress is not None:
+        usual_variance = np.mean(volatility**2, axis=0, where=kind.ordinary)
+        volatility[kind.stressed] = np.sqrt(spec.stress.variance * usual_variance)
+    active = volatility * kind.trading
+    move = active * ratio
+    night = _NIGHT_SHARE * move + _NIGHT_NOISE * active * gap
     day = move - night
+    if spec.jumps:
+        night += active * draw_jumps(np.random.default_rng([spec.seed, _JUMPS]), days, n, spec.jumps)
     day_spread = math.hypot(1.0 - _NIGHT_SHARE, _NIGHT_NOISE)
     lean = _LOCATION_CORRELATION * day / (volatility * day_spread)
     position = _normal_cdf(lean + math.sqrt(1.0 - _LOCATION_CORRELATION**2) * location)
@@ -217,16 +239,23 @@ def _paths(rng: np.random.Generator, days: int, sector: NDArray[np.int64], loadi
     for t in range(days):
         state = 0.98 * state + steps[t]
         slow[t] = state
-    following = np.vstack([volatility[1:], volatility[-1:]])
     return _Paths(
         night=night,
         day=day,
-        mean=kappa * following * signal,
+        mean=kappa * _next_session(volatility, kind.trading) * signal,
         volatility=volatility,
         position=position,
         width=np.maximum(volatility * (0.7 + 0.45 * np.abs(width)), needed),
         log_volume=base + 0.3 * slow + 0.5 * volume + 0.2 * (np.abs(ratio) - 0.8),
     )
+
+
+def _next_session(volatility: Floats, trading: NDArray[np.bool_]) -> Floats:
+    """Return each instrument's volatility on its next trading day; on the last day that of the day itself."""
+    result = np.vstack([volatility[1:], volatility[-1:]])
+    for t in range(len(result) - 2, -1, -1):
+        result[t] = np.where(trading[t + 1], result[t], result[t + 1])
+    return result
 
 
 def _normal_cdf(x: Floats) -> Floats:

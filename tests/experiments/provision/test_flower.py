@@ -126,6 +126,13 @@ def test_flower_takes_a_registered_silo_until_it_is_unregistered_and_across_a_re
             wait(lambda: refused.poll() is not None, stranger)
         assert refused.returncode != 0
         assert "2004" in stranger.read_text()
+        # A server of another authority, as this silo sees it: its node stops instead of going on unsure.
+        other = Project.create(tmp_path / "other", Federation("Trial", (SERVER,)), moments.now())
+        astray = tmp_path / "astray.log"
+        with process(flower.supernode(silo, astray, other.ca_file), astray, environment) as refused:
+            wait(lambda: refused.poll() is not None, astray)
+        assert refused.returncode != 0
+        assert "CERTIFICATE_VERIFY_FAILED" in astray.read_text()
     with process(flower.supernode(silo, log), log, environment) as node:
         with flower.superlink(project.server_folder(SERVER)) as served:
             wait(lambda: f"Activated node_id={node_id}" in served.read_text(), log)

@@ -1,0 +1,1 @@
+"""How unlike the silos of a prepared federation are: table and picture."""
