@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 __all__ = ["FEATURES", "GROUPS", "MEMORY_ROWS", "N_FEATURES", "Feature", "feature_hash", "markdown_table"]
 
 # Raised whenever a formula's code changes without its text.
-_REVISION = 2
+_REVISION = 3
 
 GROUPS: tuple[str, ...] = ("price", "technical", "volume", "macro", "factors", "calendar")
 

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
 
+from data_prep.bars import Floats
 from data_prep.errors import DataError
 
 __all__ = ["Source", "read_text"]
@@ -130,33 +132,32 @@ class Source:
             column = 1 + self.wide.index(wanted) if wanted in self.wide else len(cells)
         return cells[column] if column < len(cells) else ""
 
-    def numeric_table(self, columns: Sequence[int], missing: Sequence[str]) -> pd.DataFrame | None:
-        """Return the cells with some columns as numbers with a decimal point, None if one of them is anything else.
+    def numbers_and_text(
+        self, columns: Sequence[int], missing: Sequence[str]
+    ) -> tuple[dict[int, Floats], pd.DataFrame] | None:
+        """Return some columns as numbers with a decimal point and the others as text, None if any cell is not so.
 
-        The same as `table` followed by a conversion, in a third of the time.
+        The same as `table` followed by a conversion, in a tenth of the time.
         """
         if self.wide:
             return None
-        read_csv: Any = pd.read_csv  # its stubs know no missing markers per numbered column
+        names = [str(i) for i in range(len(self.header))]
         try:
-            table: pd.DataFrame = read_csv(
-                io.StringIO(self.text),
-                sep=self.separator,
-                header=None,
-                skiprows=self.header_lines,
-                names=range(len(self.header)),
-                index_col=False,
-                dtype={i: np.float64 if i in columns else str for i in range(len(self.header))},
-                keep_default_na=False,
-                na_values={column: list(missing) for column in columns},
-                skip_blank_lines=True,
-                on_bad_lines="error",
+            read = arrow_csv.read_csv(
+                pa.BufferReader(self.text.encode()),
+                arrow_csv.ReadOptions(use_threads=False, skip_rows=self.header_lines, column_names=names),
+                arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    column_types={name: pa.float64() if int(name) in columns else pa.string() for name in names},
+                    null_values=list(missing),
+                    strings_can_be_null=False,
+                ),
             )
-        except (ValueError, pd.errors.ParserError):
+        except (pa.ArrowInvalid, pa.ArrowKeyError):
             return None
-        for column in set(table) - set(columns):
-            table[column] = table[column].fillna("").str.strip()
-        return table
+        numbers = {i: read.column(i).to_numpy() for i in columns}
+        text = {i: pc.utf8_trim_whitespace(read.column(i)).to_pandas() for i in range(len(names)) if i not in columns}
+        return numbers, pd.DataFrame(text)
 
     def table(self) -> pd.DataFrame:
         """Return all cells as text without blanks around them, columns numbered from 0.
