@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fingerprint", "scratch_directory", "sync_directory", "write_json"]
+from data_prep.errors import DataError
+
+__all__ = ["fingerprint", "sync_directory", "work_directory", "write_json"]
 
 
 def fingerprint(path: Path) -> str:
@@ -33,18 +35,35 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Give a new directory below `parent`, on the same file system as its siblings, removed afterwards.
+def work_directory(parent: Path) -> Iterator[Path]:
+    """Give the directory `.preparing` below `parent`, on the same file system as its siblings.
 
-    Those that an interrupted process left are removed first.
+    It is removed at the end and after a `DataError`. After any other end, a kill included, it stays, and the next
+    preparation finds in it what this one finished.
+
+    Raises
+    ------
+    DataError
+        If another process has it.
     """
-    for left_behind in parent.glob(".preparing-*"):
-        shutil.rmtree(left_behind, ignore_errors=True)
-    path = Path(tempfile.mkdtemp(prefix=".preparing-", dir=parent))
+    path = parent / ".preparing"
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
     try:
-        yield path
-    finally:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"{parent}: another preparation is writing there, expected one at a time; wait, or use another folder"
+            ) from None
+        try:
+            yield path
+        except DataError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(handle)
 
 
 def sync_directory(directory: Path) -> None:

@@ -121,7 +121,7 @@ def read_columns(name: str, text: str, layout: str | None = None) -> Columns:
             f"{name}, line {source.header_lines + 1}: no rows after the header, expected daily rows; "
             "download it again or name it in exclude"
         )
-    # One look at the first days spares most candidates the rest: a convention they are not written in reads none of them.
+    # One look at the first days spares most candidates the rest: they are not written in its convention.
     sample: dict[int, list[str]] = {}
     possible = [candidate for candidate in candidates if _days_occur(source, table, candidate, sample)]
     whole = [reading for x in possible if not (reading := _read(source, table, x, cache)).bad]

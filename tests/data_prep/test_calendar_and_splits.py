@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_prep.bars import Bars
-from data_prep.calendar import align, exchange_days, union_days
+from data_prep.calendar import align, common_days, exchange_days
 from data_prep.errors import DataError
 from data_prep.features.table import MEMORY_ROWS
 from data_prep.splits import Splits, sample_rows, split_days
@@ -59,11 +59,16 @@ def test_bars_on_days_without_trading_are_left_out_and_counted(make_bars: Callab
     assert align(bars, bars.dates[:0], limit=3) is None
 
 
-def test_trading_days_are_the_union_of_the_files_days() -> None:
-    a = np.array(["2020-01-02", "2020-01-03"], dtype="datetime64[D]")
-    b = np.array(["2020-01-03", "2020-01-06", "2021-01-04"], dtype="datetime64[D]")
-    days = union_days([a, b], first=date(2020, 1, 1), last=date(2020, 12, 31))
-    assert [str(day) for day in days] == ["2020-01-02", "2020-01-03", "2020-01-06"]
+def test_without_an_exchange_trading_days_are_those_of_a_fifth_of_the_listed_files() -> None:
+    days = np.array(["2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07"], dtype="datetime64[D]")
+    early, saturday = np.datetime64("2019-12-30"), np.datetime64("2020-01-04")
+    six = [days] * 4 + [np.sort(np.r_[days, saturday]), np.r_[early, days, np.datetime64("2021-01-04")]]
+    found = common_days(six, first=date(2019, 1, 1), last=date(2020, 12, 31))
+    np.testing.assert_array_equal(found, np.r_[early, days])
+    np.testing.assert_array_equal(common_days(six, first=date(2020, 1, 3), last=date(2020, 1, 6)), days[1:3])
+    five = common_days(six[:5], first=date(2019, 1, 1), last=date(2020, 12, 31))
+    assert saturday in five, "one of five listed files is a fifth"
+    assert len(common_days([], first=date(2020, 1, 3), last=date(2020, 1, 6))) == 0
 
 
 def test_an_exchange_has_its_own_trading_days() -> None:
