@@ -115,8 +115,8 @@ class Journal:
         for line in lines:
             try:
                 entry = json.loads(line)
-                found[entry.pop("key")] = Filled(**entry)
-            except (ValueError, TypeError, KeyError, AttributeError):
+                found[str(entry["key"])] = Filled(dict(entry["checksums"]), int(entry["clipped"]))
+            except (ValueError, TypeError, KeyError):
                 continue
         return found
 
