@@ -21,10 +21,11 @@ from data_prep.errors import DataError
 __all__ = ["Source", "read_text"]
 
 _SEPARATORS = (",", ";", "\t")
+_UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 def read_text(path: Path, name: str) -> tuple[str, str]:
-    """Return a file's text and encoding: UTF-8, or Windows-1252 where the bytes cannot be UTF-8.
+    """Return a file's text and encoding: UTF-8, UTF-16 where its mark says so, Windows-1252 where it cannot be UTF-8.
 
     Raises
     ------
@@ -37,11 +38,15 @@ def read_text(path: Path, name: str) -> tuple[str, str]:
 
 
 def _decoded(data: bytes, name: str) -> tuple[str, str]:
+    for mark, encoding in _UTF_16.items():
+        # Two zero bytes after the mark would be UTF-32, or no text.
+        if data.startswith(mark) and not data.startswith(mark + b"\0\0"):
+            return _utf_16(data[len(mark) :], encoding, name), f"{encoding} with BOM"
     try:
         if b"\0" in data:
             raise DataError(
-                f"{name}: not UTF-8 text (a zero byte at byte {data.index(0)}), expected a CSV or text file; "
-                "convert it or name it in exclude"
+                f"{name}: not UTF-8 text (a zero byte at byte {data.index(0)}), expected a CSV or text file in UTF-8, or "
+                "in UTF-16 with its byte order mark; convert it or name it in exclude"
             )
         return data.decode("utf-8-sig"), "utf-8 with BOM" if data.startswith(b"\xef\xbb\xbf") else "utf-8"
     except UnicodeDecodeError as error:
@@ -57,6 +62,20 @@ def _decoded(data: bytes, name: str) -> tuple[str, str]:
                 "one encoding; convert it or name it in exclude"
             ) from None
         return text, "windows-1252"
+
+
+def _utf_16(data: bytes, encoding: str, name: str) -> str:
+    reason = "a zero character"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        text, reason = "\0", f"{error.reason} at byte {error.start + 2}"
+    if "\0" in text:
+        raise DataError(
+            f"{name}: not {encoding.upper()} text although its byte order mark says so ({reason}), expected a CSV or "
+            "text file; convert it to UTF-8 or name it in exclude"
+        )
+    return text
 
 
 @dataclass
