@@ -45,8 +45,8 @@ def _decoded(data: bytes, name: str) -> tuple[str, str]:
     try:
         if b"\0" in data:
             raise DataError(
-                f"{name}: not UTF-8 text (a zero byte at byte {data.index(0)}), expected a CSV or text file in UTF-8, or "
-                "in UTF-16 with its byte order mark; convert it or name it in exclude"
+                f"{name}: not UTF-8 text (a zero byte at byte {data.index(0)}), expected CSV or text in UTF-8, or in "
+                "UTF-16 with its byte order mark; convert it or name it in exclude"
             )
         return data.decode("utf-8-sig"), "utf-8 with BOM" if data.startswith(b"\xef\xbb\xbf") else "utf-8"
     except UnicodeDecodeError as error:
