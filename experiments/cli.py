@@ -61,6 +61,7 @@ Market = Annotated[list[str] | None, typer.Option(help="Exchange of a folder as 
 Strict = Annotated[bool, typer.Option(help="Refuse what would be left out or repaired.")]
 Silos = Annotated[int, typer.Option(help="Number of silos.")]
 Alpha = Annotated[float, typer.Option(help="Dirichlet concentration of tickers over silos.")]
+Processes = Annotated[int | None, typer.Option("--workers", help="Processes, by default one per core.")]
 Seed = Annotated[int, typer.Option(help="Seed of the partition, and of the synthetic market.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as key=value; see 'fcfl settings'.")]
 OnEngine = Annotated[
@@ -136,12 +137,13 @@ def prepare(
     layout: Layout = None,
     market: Market = None,
     strict: Strict = False,
+    workers: Processes = None,
 ) -> None:
     """Turn price files into samples, partitioned over silos."""
     from data_prep.prepare import FederationSpec, prepare_files
 
     spec = FederationSpec(silos=silos, alpha=alpha, seed=seed, layout=layout or "", strict=strict)
-    shards = prepare_files(folders, out, spec, exclude=tuple(exclude or ()), markets=_markets(market))
+    shards = prepare_files(folders, out, spec, exclude=tuple(exclude or ()), markets=_markets(market), workers=workers)
     for line in _read_as(shards):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     console.print(f"{len(shards)} silos in {out}", highlight=False)
@@ -156,13 +158,16 @@ def check(
     layout: Layout = None,
     market: Market = None,
     strict: Strict = False,
+    workers: Processes = None,
 ) -> None:
     """Judge price files; exit code 0 for clean, 1 for usable with something left out, 2 for refused."""
     from data_prep.check.findings import Level
     from data_prep.check.report import reading, summary, ticker_table, write_html, write_report_json
     from data_prep.prepare import check_folders
 
-    checked = check_folders(folders, exclude=tuple(exclude or ()), layout=layout, markets=_markets(market))
+    checked = check_folders(
+        folders, exclude=tuple(exclude or ()), layout=layout, markets=_markets(market), workers=workers
+    )
     console.print(ticker_table(checked))
     for finding in sorted(checked.findings, key=lambda finding: list(Level).index(finding.level)):
         console.print(f"{finding.level}: {finding.text}", highlight=False, soft_wrap=True, markup=False)

@@ -16,6 +16,7 @@ __all__ = [
     "SUFFIXES",
     "best_market",
     "fit",
+    "forget_sessions",
     "load_sessions",
     "market_of",
     "on_sessions",
@@ -63,6 +64,11 @@ def load_sessions(days: Dates, workers: Workers) -> None:
         year = _last_year(days[-1])
         missing = [(market, year) for market in _CANDIDATES if (market, year) not in _known]
         _known.update(zip(missing, workers.map(_make_sessions, missing, chunk=1), strict=True))
+
+
+def forget_sessions() -> None:
+    """Make every calendar anew when it is asked for, as in a fresh process."""
+    _known.clear()
 
 
 def _make_sessions(key: tuple[str, int]) -> Dates:

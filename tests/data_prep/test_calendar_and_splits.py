@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 
+import exchange_calendars
 import numpy as np
 import pytest
+from pandas.tseries.holiday import AbstractHolidayCalendar
 
 from data_prep.bars import Bars
 from data_prep.calendar import align, common_days, exchange_days
@@ -77,6 +79,19 @@ def test_an_exchange_has_its_own_trading_days() -> None:
     assert np.datetime64("2019-12-25") not in days
     with pytest.raises(DataError, match="'XXXX'"):
         exchange_days("XXXX", first=date(2019, 12, 20), last=date(2019, 12, 31))
+
+
+@pytest.mark.parametrize("market", ["XNYS", "XPAR", "XMAD", "XTKS"])
+def test_sessions_are_those_of_the_library_in_its_own_way(market: str) -> None:
+    """Holidays are asked of pandas for fewer years than the library does by default; nothing else may change."""
+    first, last = date(2012, 3, 1), date(2021, 6, 30)
+    before = AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date
+    ours = exchange_days(market, first=first, last=last)
+    assert before == (AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date)
+    theirs = exchange_calendars.get_calendar(market, start="2012-02-29", end="2021-07-01").sessions
+    days = theirs.to_numpy().astype("datetime64[D]")
+    inside = (days >= np.datetime64(first)) & (days <= np.datetime64(last))
+    np.testing.assert_array_equal(ours, days[inside])
 
 
 SPLITS = Splits(train=(2020, 2020), validation=(2021, 2021), test=(2022, 2022))
