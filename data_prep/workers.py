@@ -49,6 +49,7 @@ class Workers:
         if self.processes < 1:
             raise DataError(f"workers: found {self.processes}, expected 1 or more; correct the setting")
         self._pool: ProcessPoolExecutor | None = None
+        self._ready: Future[int] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -84,20 +85,20 @@ class Workers:
             return
         chunks = deque(items[first : first + chunk] for first in range(0, len(items), chunk))
         results: deque[Future[list[Result]] | list[Result]] = deque()
-        pool = self._started()
+        pool, ready = self._started()
         helpers = self.processes - 1
         try:
             while chunks or results:
                 busy = sum(isinstance(x, Future) and not x.done() for x in results)
-                while chunks and busy < 2 * helpers:
+                while chunks and busy < 2 * helpers and ready.done():
                     results.append(pool.submit(_apply, function, chunks.popleft()))
                     busy += 1
-                head = results[0]
-                # This process runs ahead of a helper by a few messages only: what waits here takes memory.
-                if isinstance(head, Future) and not head.done() and chunks and len(results) < 8 * self.processes:
+                # This process runs ahead of a helper by some messages only: what waits here takes memory.
+                waits = not results or (isinstance(results[0], Future) and not results[0].done())
+                if waits and chunks and len(results) < 16 * self.processes:
                     results.append(_apply(function, chunks.popleft()))
                     continue
-                results.popleft()
+                head = results.popleft()
                 yield from head.result() if isinstance(head, Future) else head
         except BrokenProcessPool:
             raise DataError(
@@ -105,12 +106,14 @@ class Workers:
                 "fewer workers, what is finished is kept"
             ) from None
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
+    def _started(self) -> tuple[ProcessPoolExecutor, Future[int]]:
+        """Return the helpers, and what is done once one of them is up; before that nothing is sent to them."""
+        if self._pool is None or self._ready is None:
             methods = multiprocessing.get_all_start_methods()
             context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
             self._pool = ProcessPoolExecutor(self.processes - 1, mp_context=context, initializer=_begin)
-        return self._pool
+            self._ready = self._pool.submit(os.getpid)
+        return self._pool, self._ready
 
 
 def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
