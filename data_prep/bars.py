@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +56,3 @@ class Bars:
     def key(self) -> str:
         """Name that is unique over all regions."""
         return f"{self.region}/{self.ticker}"
-
-    def since(self, first: date) -> Bars:
-        """Return the bars from a day on."""
-        start = int(np.searchsorted(self.dates, np.datetime64(first)))
-        columns = ("dates", "open", "high", "low", "close", "volume")
-        kept = {name: getattr(self, name)[start:].copy() for name in columns}
-        return replace(self, **kept, truth=None if self.truth is None else self.truth[start:])

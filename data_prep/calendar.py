@@ -6,23 +6,48 @@ backward. A longer gap breaks an instrument into segments that each need their o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 
 import exchange_calendars
 import numpy as np
+from pandas import Timestamp
+from pandas.tseries.holiday import AbstractHolidayCalendar
 
 from data_prep.bars import Bars, Dates, Floats
 from data_prep.errors import DataError
 
-__all__ = ["Aligned", "align", "exchange_days", "union_days"]
+__all__ = ["Aligned", "align", "common_days", "exchange_days"]
 
 
-def union_days(dates: Iterable[Dates], *, first: date, last: date) -> Dates:
-    """Return the days in [first, last] on which at least one instrument has a bar, sorted, datetime64[D]."""
-    lists = [d[(d >= np.datetime64(first)) & (d <= np.datetime64(last))] for d in dates]
-    return np.unique(np.concatenate(lists)) if lists else np.array([], dtype="datetime64[D]")
+def common_days(dates: Iterable[Dates], *, first: date, last: date) -> Dates:
+    """Return the days in [first, last] on which at least a fifth of the instruments that are listed then have a bar.
+
+    What stands in for a calendar where no exchange is known: a row that one file has on a Saturday makes no trading
+    day of it for the others.
+
+    Parameters
+    ----------
+    dates : iterable of ndarray, datetime64[D]
+        Sorted days of each instrument, looked at one after the other; it counts as listed from its first to its last.
+    first, last : date
+        Bounds, both included.
+    """
+    origin = np.datetime64(first, "D")
+    length = max((last - first).days + 1, 0)
+    bars, changes = np.zeros(length, dtype=np.int64), np.zeros(length + 1, dtype=np.int64)
+    for days in dates:
+        places = (days - origin).astype(np.int64)
+        places = places[(places >= 0) & (places < length)]
+        if len(places):
+            bars[places] += 1
+            changes[places[0]] += 1
+            changes[places[-1] + 1] -= 1
+    listed = np.cumsum(changes[:-1])
+    found: Dates = origin + np.flatnonzero((bars > 0) & (5 * bars >= listed))
+    return found
 
 
 def exchange_days(market: str, *, first: date, last: date) -> Dates:
@@ -41,7 +66,8 @@ def exchange_days(market: str, *, first: date, last: date) -> Dates:
         If the code is unknown.
     """
     try:
-        calendar = exchange_calendars.get_calendar(market, start=first.isoformat(), end=last.isoformat())
+        with _holidays_between(first, last):
+            calendar = exchange_calendars.get_calendar(market, start=first.isoformat(), end=last.isoformat())
     except exchange_calendars.errors.InvalidCalendarName:
         raise DataError(
             f"market {market!r} is not a known exchange, expected a code such as XNYS or XPAR; "
@@ -52,6 +78,19 @@ def exchange_days(market: str, *, first: date, last: date) -> Dates:
         raise DataError(f"market {market!r}: {reason}; leave the market out to use the days of the files") from None
     sessions: Dates = calendar.sessions.to_numpy().astype("datetime64[D]")
     return sessions
+
+
+@contextmanager
+def _holidays_between(first: date, last: date) -> Iterator[None]:
+    """Have pandas' rules give the holidays of these years only, instead of 1970 to 2200: a quarter of the time."""
+    before = AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date
+    margin = timedelta(days=400)
+    AbstractHolidayCalendar.start_date = Timestamp(first - margin)
+    AbstractHolidayCalendar.end_date = Timestamp(last + margin)
+    try:
+        yield
+    finally:
+        AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date = before
 
 
 @dataclass(frozen=True)

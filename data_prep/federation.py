@@ -1,4 +1,8 @@
-"""From bars in memory to silo directories on disk: the one pipeline for files and for the synthetic market."""
+"""From stored bars to silo directories on disk: the one pipeline for files and for the synthetic market.
+
+Memory holds one instrument at a time in each process, and of all others what an index needs: name, counts, days of the
+first and last sample.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,27 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from data_prep.bars import Bars, Dates
-from data_prep.calendar import Aligned, align
 from data_prep.errors import DataError
-from data_prep.features.compute import Context, compute_features
-from data_prep.features.table import MEMORY_ROWS, N_FEATURES, feature_hash
-from data_prep.files import scratch_directory, sync_directory, write_json
+from data_prep.features.compute import Context
+from data_prep.features.table import MEMORY_ROWS, feature_hash
+from data_prep.files import sync_directory, write_json
 from data_prep.partition import Member, partition
-from data_prep.shards import SCHEMA_VERSION, SPLIT_NAMES, Split, is_shard_file, scale_targets, write_shard
+from data_prep.samples import Counted, Journal, Market, Task, count_samples, fill_samples
+from data_prep.shard_writer import Arrays, seal_shard
+from data_prep.shards import SCHEMA_VERSION, SPLIT_NAMES, is_shard_file
 from data_prep.spec import FederationSpec, Progress
-from data_prep.splits import SampleRows, sample_rows, split_days
+from data_prep.splits import split_days
+from data_prep.store import StoredBars
+from data_prep.workers import Workers
 
 __all__ = ["build_federation", "is_up_to_date", "run_fingerprint", "silo_paths"]
 
 FEDERATION = "federation.json"
-
-
-@dataclass(frozen=True)
-class _Instrument:
-    aligned: Aligned
-    samples: SampleRows
 
 
 def run_fingerprint(spec: FederationSpec, sources: Mapping[str, Any]) -> str:
@@ -62,32 +61,41 @@ def is_up_to_date(out: Path, spec: FederationSpec, fingerprint: str) -> bool:
 
 
 def build_federation(
-    bars: Sequence[Bars],
+    bars: Sequence[StoredBars],
     contexts: Mapping[str, Context],
     out: Path,
     spec: FederationSpec,
     *,
+    work: Path,
+    workers: Workers,
     sources: Mapping[str, Any],
+    calendars: Mapping[str, Mapping[str, Any]],
     checked: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Align, split, partition, compute features and write one shard per silo.
 
     Each silo directory appears whole or not at all. `federation.json` is removed first and written last, so an
-    interrupted preparation is seen as such and repeated.
+    interrupted preparation is seen as such and repeated; what it finished is found in `work`.
 
     Parameters
     ----------
-    bars : sequence of Bars
+    bars : sequence of StoredBars
         All instruments.
     contexts : Mapping of str to Context
         Trading days and shared features per region.
     out : Path
-        Target; created if missing.
+        Target; existing.
     spec : FederationSpec
         Settings.
+    work : Path
+        Directory on the same file system, left by an earlier run or empty.
+    workers : Workers
+        Processes; the result does not depend on their number.
     sources : Mapping
         JSON-able description of the input, part of the fingerprint.
+    calendars : Mapping
+        JSON-able account of each region's trading days, for the manifests.
     checked : Mapping, optional
         JSON-able account of the check, per ticker by `Bars.key`; what is under another key was left out as a whole.
     progress : callable, optional
@@ -104,10 +112,17 @@ def build_federation(
         If no instrument has a sample, or the partition is impossible.
     """
     report = progress or (lambda _stage, _done, _total: None)
-    out.mkdir(parents=True, exist_ok=True)
     _refuse_foreign_files(out)
-    instruments = _align_all(bars, contexts, spec)
-    if not any(len(rows) for item in instruments.values() for rows in item.samples.rows.values()):
+    markets = {
+        region: Market(context, split_days(context.days, spec.splits, embargo_days=spec.embargo_days))
+        for region, context in contexts.items()
+    }
+    counted = {
+        item.key: found
+        for item, found in zip(bars, workers.map(partial(count_samples, markets, spec), bars), strict=True)
+        if found is not None and any(found.sizes.values())
+    }
+    if not counted:
         first, last = spec.splits.first_day, spec.splits.last_day
         raise DataError(
             f"{', '.join(sorted(contexts))}: none of {len(bars)} instruments has a sample, expected gap-free daily "
@@ -115,9 +130,7 @@ def build_federation(
             "other splits"
         )
     members = [
-        Member(key, item.aligned.bars.region, item.aligned.bars.sector, len(item.samples.rows["train"]))
-        for key, item in instruments.items()
-        if any(len(rows) for rows in item.samples.rows.values())
+        Member(key, item.stored.region, item.stored.sector, item.sizes["train"]) for key, item in counted.items()
     ]
     if spec.tickers:
         members = sorted(members, key=lambda member: (-member.samples, member.key))[: spec.tickers]
@@ -130,24 +143,31 @@ def build_federation(
         min_samples=spec.min_samples,
         min_share=spec.min_share,
     )
-    paths = silo_paths(out, spec.silos)
-    summaries = []
-    with scratch_directory(out) as scratch:
-        for number, (path, keys) in enumerate(zip(paths, groups, strict=True)):
-            directory = scratch / path.name
-            directory.mkdir()
-            manifest = _write_silo(directory, [instruments[key] for key in keys], contexts, spec, checked or {})
-            sync_directory(directory)
-            summaries.append({"silo": path.name, "regions": manifest["regions"], "counts": manifest["counts"]})
-            report("silos", number + 1, spec.silos)
-        (out / FEDERATION).unlink(missing_ok=True)
-        for stale in _silos_in(out):
-            shutil.rmtree(stale)
-        for path in paths:
-            (scratch / path.name).replace(path)
-        sync_directory(out)
+    # The fingerprint names the directory: what another preparation left is not mistaken for this one's.
+    made = work / f"silos-{run_fingerprint(spec, sources)[:32]}"
+    made.mkdir(exist_ok=True)
+    paths = silo_paths(made, spec.silos)
+    silos = [[counted[key] for key in keys] for keys in groups]
+    clipped = _fill(paths, silos, markets, spec, Journal(made / "finished.jsonl"), workers, report)
+    manifests = [
+        {
+            **_manifest(items, contexts, spec, sum(clipped[item.stored.key] for item in items)),
+            "calendars": {region: dict(calendars[region]) for region in sorted({x.stored.region for x in items})},
+            "checked": [dict((checked or {}).get(item.stored.key, {})) for item in items],
+        }
+        for items in silos
+    ]
+    for number, _ in enumerate(workers.map(_seal, list(zip(paths, manifests, strict=True)), chunk=1)):
+        report("silos", number + 1, spec.silos)
+    final = silo_paths(out, spec.silos)
+    (out / FEDERATION).unlink(missing_ok=True)
+    for stale in _silos_in(out):
+        shutil.rmtree(stale)
+    for path, target in zip(paths, final, strict=True):
+        path.replace(target)
+    sync_directory(out)
     used = {key for keys in groups for key in keys}
-    sampled = {key for key, item in instruments.items() if any(len(rows) for rows in item.samples.rows.values())}
+    sampled = set(counted)
     keys_of_bars = {item.key for item in bars}
     write_json(
         out / FEDERATION,
@@ -160,10 +180,13 @@ def build_federation(
             "instruments_without_samples": sorted(b.key for b in bars if b.key not in sampled),
             "instruments_beyond_the_number_wanted": sorted(sampled - used),
             "tickers_left_out": {key: dict(entry) for key, entry in (checked or {}).items() if key not in keys_of_bars},
-            "silos": summaries,
+            "silos": [
+                {"silo": path.name, "regions": manifest["regions"], "counts": manifest["counts"]}
+                for path, manifest in zip(final, manifests, strict=True)
+            ],
         },
     )
-    return paths
+    return final
 
 
 def _silos_in(out: Path) -> list[Path]:
@@ -181,82 +204,52 @@ def _refuse_foreign_files(out: Path) -> None:
                 )
 
 
-def _align_all(bars: Sequence[Bars], contexts: Mapping[str, Context], spec: FederationSpec) -> dict[str, _Instrument]:
-    day_splits = {
-        region: split_days(context.days, spec.splits, embargo_days=spec.embargo_days)
-        for region, context in contexts.items()
-    }
-    result = {}
-    for item in bars:
-        days = contexts[item.region].days
-        aligned = align(item, days, limit=spec.fill_limit)
-        if aligned is not None:
-            result[item.key] = _Instrument(aligned, sample_rows(aligned, days, day_splits[item.region]))
-    return result
-
-
-def _write_silo(
-    directory: Path,
-    items: Sequence[_Instrument],
-    contexts: Mapping[str, Context],
+def _fill(
+    paths: Sequence[Path],
+    silos: Sequence[Sequence[Counted]],
+    markets: Mapping[str, Market],
     spec: FederationSpec,
-    checked: Mapping[str, Mapping[str, Any]],
-) -> Mapping[str, Any]:
-    sizes = {name: sum(len(item.samples.rows[name]) for item in items) for name in SPLIT_NAMES}
-    known = all(item.aligned.bars.truth is not None for item in items)
-    splits = {name: _empty_split(sizes[name], truth=known) for name in SPLIT_NAMES}
-    filled = dict.fromkeys(SPLIT_NAMES, 0)
-    clipped = 0
-    for number, item in enumerate(items):
-        bars = item.aligned.bars
-        features = compute_features(item.aligned, contexts[bars.region])
-        log_close = np.log(bars.close)
-        for name, rows in item.samples.rows.items():
-            part = slice(filled[name], filled[name] + len(rows))
-            filled[name] = part.stop
-            split = splits[name]
-            returns = log_close[rows + 1] - log_close[rows]
-            clipped += int(np.count_nonzero(np.abs(returns) > spec.target_scale * spec.target_clip))
-            split.features[part] = features[rows]
-            split.targets[part] = scale_targets(returns, target_scale=spec.target_scale, target_clip=spec.target_clip)
-            if split.truth is not None and bars.truth is not None:
-                split.truth[part] = bars.truth[rows]
-            if split.dates is not None and split.instruments is not None:
-                split.dates[part] = bars.dates[rows].astype(np.int64)
-                split.instruments[part] = number
-    manifest = {
-        **_manifest(items, contexts, splits, spec, clipped),
-        "checked": [dict(checked.get(item.aligned.bars.key, {})) for item in items],
-    }
-    write_shard(directory, splits, manifest)
-    return manifest
+    journal: Journal,
+    workers: Workers,
+    report: Progress,
+) -> dict[str, int]:
+    """Write the samples of all silos and return the clipped targets per instrument."""
+    finished = journal.read()
+    tasks = []
+    for path, items in zip(paths, silos, strict=True):
+        path.mkdir(exist_ok=True)
+        sizes = {name: sum(item.sizes[name] for item in items) for name in SPLIT_NAMES}
+        arrays = Arrays(path, sizes, truth=all(item.stored.truth for item in items))
+        arrays.create()
+        first = dict.fromkeys(SPLIT_NAMES, 0)
+        for number, item in enumerate(items):
+            tasks.append(Task(item, number, arrays, dict(first), finished.get(item.stored.key)))
+            first = {name: first[name] + item.sizes[name] for name in SPLIT_NAMES}
+    clipped = {}
+    with journal.append() as note:
+        filled = workers.map(partial(fill_samples, markets, spec), tasks)
+        for number, (task, found) in enumerate(zip(tasks, filled, strict=True)):
+            if found != task.finished:
+                note(task.item.stored.key, found)
+            clipped[task.item.stored.key] = found.clipped
+            report("tickers", number + 1, len(tasks))
+    return clipped
 
 
-def _empty_split(size: int, *, truth: bool) -> Split:
-    return Split(
-        features=np.empty((size, N_FEATURES), dtype=np.float32),
-        targets=np.empty(size, dtype=np.float32),
-        truth=np.empty(size, dtype=np.float32) if truth else None,
-        dates=np.empty(size, dtype=np.int32),
-        instruments=np.empty(size, dtype=np.int32),
-    )
+def _seal(silo: tuple[Path, Mapping[str, Any]]) -> None:
+    directory, manifest = silo
+    seal_shard(directory, manifest)
+    sync_directory(directory)
 
 
 def _manifest(
-    items: Sequence[_Instrument],
-    contexts: Mapping[str, Context],
-    splits: Mapping[str, Split],
-    spec: FederationSpec,
-    clipped: int,
+    items: Sequence[Counted], contexts: Mapping[str, Context], spec: FederationSpec, clipped: int
 ) -> dict[str, Any]:
-    regions = sorted({item.aligned.bars.region for item in items})
+    regions = sorted({item.stored.region for item in items})
     left_out: dict[str, int] = {}
     for item in items:
-        for reason, count in item.samples.counts.items():
+        for reason, count in item.left_out.items():
             left_out[reason] = left_out.get(reason, 0) + count
-    days: Dates = np.concatenate([split.dates for split in splits.values() if split.dates is not None]).astype(
-        "datetime64[D]"
-    )
     return {
         "target": "log(P[t+1] / P[t]) / target_scale, clipped to +- target_clip",
         "target_scale": spec.target_scale,
@@ -268,8 +261,8 @@ def _manifest(
             "dates": "days since 1970-01-01",
             "instruments": "index into tickers",
         },
-        "first_date": str(days.min()),
-        "last_date": str(days.max()),
+        "first_date": str(min(item.first for item in items)),
+        "last_date": str(max(item.last for item in items)),
         "years": {name: list(years) for name, years in spec.splits.items()},
         "embargo_days": spec.embargo_days,
         "fill_limit": spec.fill_limit,
@@ -278,16 +271,16 @@ def _manifest(
         # filled from it.
         "samples_per_bar": MEMORY_ROWS + 1 + spec.fill_limit,
         "regions": regions,
-        "tickers": [item.aligned.bars.ticker for item in items],
-        "sectors": [item.aligned.bars.sector for item in items],
-        "bases": [item.aligned.bars.basis for item in items],
+        "tickers": [item.stored.ticker for item in items],
+        "sectors": [item.stored.sector for item in items],
+        "bases": [item.stored.basis for item in items],
         "neutral_groups": sorted({group for region in regions for group in contexts[region].neutral_groups}),
         "neutral_days": {region: dict(contexts[region].neutral_days) for region in regions},
         "counts": {
             "tickers": len(items),
-            **{f"{name}_samples": len(split.targets) for name, split in splits.items()},
-            "rows_filled_forward": sum(item.aligned.filled for item in items),
-            "rows_off_calendar": sum(item.aligned.off_calendar for item in items),
+            **{f"{name}_samples": sum(item.sizes[name] for item in items) for name in SPLIT_NAMES},
+            "rows_filled_forward": sum(item.filled for item in items),
+            "rows_off_calendar": sum(item.off_calendar for item in items),
             "targets_clipped": clipped,
             "left_out": left_out,
         },

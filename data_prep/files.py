@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fingerprint", "scratch_directory", "sync_directory", "write_json", "write_whole"]
+from data_prep.errors import DataError
+
+__all__ = ["fingerprint", "scratch_directory", "sync_directory", "work_directory", "write_json", "write_whole"]
 
 
 def fingerprint(path: Path) -> str:
@@ -49,6 +52,38 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def work_directory(parent: Path) -> Iterator[Path]:
+    """Give the directory `.preparing` below `parent`, on the same file system as its siblings.
+
+    It is removed at the end and after a `DataError`. After any other end, a kill included, it stays, and the next
+    preparation finds in it what this one finished.
+
+    Raises
+    ------
+    DataError
+        If another process has it.
+    """
+    path = parent / ".preparing"
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(
+                f"{parent}: another preparation is writing there, expected one at a time; wait, or use another folder"
+            ) from None
+        try:
+            yield path
+        except DataError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(handle)
 
 
 def sync_directory(directory: Path) -> None:

@@ -9,21 +9,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from data_prep.bars import Bars, Dates
-from data_prep.calendar import exchange_days, union_days
+from data_prep.bars import Dates
+from data_prep.calendar import common_days, exchange_days
+from data_prep.check.file import CHECK_VERSION
 from data_prep.check.findings import Level
-from data_prep.check.folder import CHECK_VERSION, Checked, check_files
+from data_prep.check.folder import Checked, check_files
 from data_prep.errors import DataError
 from data_prep.features.compute import Context, build_context
 from data_prep.federation import build_federation, is_up_to_date, run_fingerprint, silo_paths
-from data_prep.files import fingerprint
+from data_prep.files import fingerprint, work_directory
 from data_prep.readers.factors import factor_files, is_factor_folder, read_factors
 from data_prep.readers.folder import PriceFile, check_exclude, list_price_files
 from data_prep.readers.macro import is_macro_folder, macro_files, read_macro
 from data_prep.sectors import label, read_sectors
 from data_prep.spec import HISTORY_DAYS, FederationSpec, Progress
 from data_prep.splits import Splits
+from data_prep.store import StoredBars, store_bars
 from data_prep.synthetic import GENERATOR_VERSION, MarketSpec, simulate
+from data_prep.workers import Workers
 
 __all__ = ["FederationSpec", "Splits", "check_folders", "prepare_files", "prepare_synthetic"]
 
@@ -34,6 +37,7 @@ def check_folders(
     exclude: Collection[str] = (),
     layout: str | None = None,
     markets: Mapping[str, str] | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Checked:
     """Judge folders of price files as the preparation would; folders of macro and factor files are read, too.
@@ -44,6 +48,8 @@ def check_folders(
         As for `prepare_files`.
     exclude, layout, markets, progress
         As for `check_files`.
+    workers : int, optional
+        Processes, by default one per core; the result does not depend on it.
 
     Raises
     ------
@@ -58,7 +64,8 @@ def check_folders(
     files = [file for folder in price_folders for file in list_price_files(folder)]
     check_exclude(files, exclude)
     _check_markets(markets or {}, {file.region for file in files})
-    return check_files(files, exclude=exclude, layout=layout, markets=markets, progress=progress)
+    with Workers(workers) as pool:
+        return check_files(files, exclude=exclude, layout=layout, markets=markets, workers=pool, progress=progress)
 
 
 def prepare_files(
@@ -71,6 +78,7 @@ def prepare_files(
     sectors: Path | None = None,
     exclude: Collection[str] = (),
     markets: Mapping[str, str] | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Prepare folders of daily price files.
@@ -92,8 +100,10 @@ def prepare_files(
     exclude : collection of str
         Files to leave out, each by name, stem, or path below its folder.
     markets : Mapping of str to str, optional
-        Exchange code per region, for example {"fr_cac40": "XPAR"}. A region without one trades on the days on which at
-        least one of its files has a bar.
+        Exchange code per region, for example {"fr_cac40": "XPAR"}, instead of the one that the check finds. A region
+        without any trades on the days on which at least a fifth of its listed files have a bar.
+    workers : int, optional
+        Processes, by default one per core; the result does not depend on it.
     progress : callable, optional
         Called with stage, done, total.
 
@@ -106,6 +116,11 @@ def prepare_files(
     ------
     DataError
         For any input that cannot be used; nothing in `out` is changed then.
+
+    Notes
+    -----
+    After an interruption, a kill included, `out/.preparing` holds what was finished; the next call with the same `out`
+    goes on from there.
     """
     report = progress or (lambda _stage, _done, _total: None)
     price_folders, macro, factors = _sort_folders(folders, macro, factors)
@@ -122,18 +137,37 @@ def prepare_files(
     monthly = read_macro(macro) if macro else None
     daily = read_factors(factors) if factors else None
     labels = read_sectors(sectors) if sectors is not None else None
-    first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
-    checked = check_files(files, exclude=exclude, layout=spec.layout or None, markets=markets or {}, progress=report)
-    # Bars before the history that training needs only cost memory; some files begin in 1789.
-    bars = [item.bars.since(first) for item in checked.require(strict=spec.strict)]
-    if labels is not None:
-        bars = label(bars, labels)
-    regions = sorted({item.region for item in bars})
-    contexts = {
-        region: build_context(_days(region, bars, spec, (markets or {}).get(region)), macro=monthly, factors=daily)
-        for region in regions
-    }
-    return build_federation(bars, contexts, out, spec, sources=sources, checked=_account(checked), progress=progress)
+    with work_directory(out) as work, Workers(workers) as pool:
+        shelf = work / "bars"
+        shelf.mkdir(exist_ok=True)
+        checked = check_files(
+            files,
+            exclude=exclude,
+            layout=spec.layout or None,
+            markets=markets or {},
+            workers=pool,
+            shelf=shelf,
+            progress=report,
+        )
+        bars = [item.stored for item in checked.require(strict=spec.strict)]
+        if labels is not None:
+            bars = label(bars, labels)
+        contexts, calendars = {}, {}
+        for region in sorted({item.region for item in bars}):
+            days, calendars[region] = _trading_days(region, bars, spec, checked)
+            contexts[region] = build_context(days, macro=monthly, factors=daily)
+        return build_federation(
+            bars,
+            contexts,
+            out,
+            spec,
+            work=work,
+            workers=pool,
+            sources=sources,
+            calendars=calendars,
+            checked=_account(checked),
+            progress=report,
+        )
 
 
 def prepare_synthetic(
@@ -143,6 +177,7 @@ def prepare_synthetic(
     tickers: int = 320,
     seed: int = 2025,
     market: MarketSpec | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Prepare the synthetic market through the same pipeline as files.
@@ -159,6 +194,8 @@ def prepare_synthetic(
         Seed of the market (the partition has `spec.seed`).
     market : MarketSpec, optional
         A market with other settings, instead of a plain one of `tickers` and `seed`.
+    workers : int, optional
+        Processes, by default one per core; the result does not depend on it.
     progress : callable, optional
         Called with stage, done, total.
 
@@ -174,12 +211,27 @@ def prepare_synthetic(
     if is_up_to_date(out, spec, run_fingerprint(spec, sources)):
         report("unchanged", spec.silos, spec.silos)
         return silo_paths(out, spec.silos)
-    bars = simulate(market)
-    report("market", 1, 1)
-    contexts: dict[str, Context] = {
-        region: build_context(_days(region, bars, spec, None)) for region in sorted({b.region for b in bars})
-    }
-    return build_federation(bars, contexts, out, spec, sources=sources, progress=progress)
+    with work_directory(out) as work, Workers(workers) as pool:
+        shelf = work / "bars"
+        shelf.mkdir(exist_ok=True)
+        bars = [store_bars(item, shelf / f"{number}.npy") for number, item in enumerate(simulate(market))]
+        report("market", 1, 1)
+        contexts: dict[str, Context] = {}
+        calendars = {}
+        for region in sorted({item.region for item in bars}):
+            days, calendars[region] = _trading_days(region, bars, spec, None)
+            contexts[region] = build_context(days)
+        return build_federation(
+            bars,
+            contexts,
+            out,
+            spec,
+            work=work,
+            workers=pool,
+            sources=sources,
+            calendars=calendars,
+            progress=report,
+        )
 
 
 def _sort_folders(
@@ -239,7 +291,7 @@ def _account(checked: Checked) -> dict[str, dict[str, Any]]:
     """Return, per ticker in use, how its file was read and what was left out or repaired; the rest under its file."""
     account: dict[str, dict[str, Any]] = {}
     for item in checked.usable:
-        account[item.bars.key] = {
+        account[item.stored.key] = {
             "file": item.figures.file,
             "layout": item.figures.layout,
             "left_out": dict(sorted(item.figures.left_out.items())),
@@ -251,9 +303,14 @@ def _account(checked: Checked) -> dict[str, dict[str, Any]]:
     return account
 
 
-def _days(region: str, bars: Sequence[Bars], spec: FederationSpec, market: str | None) -> Dates:
-    first = spec.splits.first_day - timedelta(days=HISTORY_DAYS)
-    last = spec.splits.last_day
-    if market is not None:
-        return exchange_days(market, first=first, last=last)
-    return union_days([item.dates for item in bars if item.region == region], first=first, last=last)
+def _trading_days(
+    region: str, bars: Sequence[StoredBars], spec: FederationSpec, checked: Checked | None
+) -> tuple[Dates, dict[str, Any]]:
+    """Return a region's trading days, and which calendar they are of, for the manifest."""
+    first, last = spec.splits.first_day - timedelta(days=HISTORY_DAYS), spec.splits.last_day
+    market = checked.markets.get(region) if checked is not None else None
+    if checked is not None and market is not None:
+        days = exchange_days(market, first=first, last=last)
+        return days, {"market": market, "by": checked.market_by[region], "sessions": len(days)}
+    days = common_days((item.dates() for item in bars if item.region == region), first=first, last=last)
+    return days, {"market": None, "by": "days that a fifth of the listed files share", "sessions": len(days)}

@@ -12,9 +12,11 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from data_prep.bars import Bars
 from data_prep.errors import DataError
+from data_prep.store import StoredBars
 
 __all__ = ["EVERY_OTHER", "UNKNOWN", "Sectors", "label", "read_sectors", "sectors_text"]
 
@@ -23,6 +25,8 @@ UNKNOWN = "unknown"
 EVERY_OTHER = "*"
 _HEADERS = (("ticker", "sector"), ("ticker", "sector", "region"))
 _SHOWN = 5
+
+Labelled = TypeVar("Labelled", Bars, StoredBars)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def read_sectors(path: Path) -> Sectors:
     return Sectors(str(path), labels)
 
 
-def label(bars: Sequence[Bars], sectors: Sectors) -> list[Bars]:
+def label(bars: Sequence[Labelled], sectors: Sectors) -> list[Labelled]:
     """Put sectors on instruments.
 
     Raises

@@ -13,17 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.errors import DataError
-from data_prep.features.table import FEATURES, N_FEATURES, feature_hash
-from data_prep.files import fingerprint, write_json
+from data_prep.features.table import N_FEATURES, feature_hash
+from data_prep.files import fingerprint
 
 SPLIT_NAMES: tuple[str, ...] = ("train", "validation", "test")
 
-__all__ = ["SCHEMA_VERSION", "Shard", "Split", "is_shard_file", "open_shard", "scale_targets", "write_shard"]
+__all__ = [
+    "DTYPES",
+    "MANIFEST",
+    "OPTIONAL",
+    "SCHEMA_VERSION",
+    "SPLIT_NAMES",
+    "Shard",
+    "Split",
+    "is_shard_file",
+    "open_shard",
+    "scale_targets",
+]
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
-_OPTIONAL = ("truth",)
-_DTYPES: Mapping[str, str] = {
+OPTIONAL = ("truth",)
+DTYPES: Mapping[str, str] = {
     "features": "float32",
     "targets": "float32",
     "dates": "int32",
@@ -86,53 +97,13 @@ class Shard:
 
 
 def is_shard_file(name: str) -> bool:
-    """Tell whether a file name is one that `write_shard` writes."""
-    return name == MANIFEST or name in {f"{split}.{part}.npy" for split in SPLIT_NAMES for part in _DTYPES}
+    """Tell whether a file name is one of a silo's samples."""
+    return name == MANIFEST or name in {f"{split}.{part}.npy" for split in SPLIT_NAMES for part in DTYPES}
 
 
 def scale_targets(returns: NDArray[np.float64], *, target_scale: float, target_clip: float) -> NDArray[np.float32]:
     """Divide raw log returns by the public scale and clip to the public range +- target_clip (in scaled units)."""
     return np.clip(returns / target_scale, -target_clip, target_clip).astype(np.float32)
-
-
-def write_shard(directory: Path, splits: Mapping[str, Split], manifest: Mapping[str, Any]) -> None:
-    """Write arrays and manifest of one silo into an empty directory, the manifest last.
-
-    Parameters
-    ----------
-    directory : Path
-        Existing, empty; the caller moves it to its place once everything is written.
-    splits : Mapping of str to Split
-        Keys train, validation, test.
-    manifest : Mapping
-        What to record besides schema version, feature hash, and the arrays' shapes and SHA-256. Equal inputs give
-        equal bytes.
-    """
-    arrays: dict[str, dict[str, Any]] = {}
-    for split_name in SPLIT_NAMES:
-        for part, dtype in _DTYPES.items():
-            values = getattr(splits[split_name], part)
-            if values is None:
-                continue
-            name = f"{split_name}.{part}.npy"
-            data = np.ascontiguousarray(values, dtype=dtype)
-            with (directory / name).open("wb") as stream:
-                np.save(stream, data, allow_pickle=False)
-            arrays[name] = {
-                "dtype": dtype,
-                "shape": list(data.shape),
-                "sha256": fingerprint(directory / name),
-            }
-    write_json(
-        directory / MANIFEST,
-        {
-            "schema_version": SCHEMA_VERSION,
-            "feature_hash": feature_hash(),
-            "features": [feature.name for feature in FEATURES],
-            **manifest,
-            "arrays": arrays,
-        },
-    )
 
 
 def open_shard(directory: Path, *, verify: bool = False) -> Shard:
@@ -192,10 +163,10 @@ def open_shard(directory: Path, *, verify: bool = False) -> Shard:
 def _open_split(directory: Path, split: str, arrays: Mapping[str, Any], *, verify: bool) -> Split:
     parts: dict[str, Any] = {}
     rows: int | None = None
-    for part, dtype in _DTYPES.items():
+    for part, dtype in DTYPES.items():
         name = f"{split}.{part}.npy"
         if not isinstance(arrays.get(name), dict) or not {"shape", "sha256"} <= arrays[name].keys():
-            if part in _OPTIONAL:
+            if part in OPTIONAL:
                 parts[part] = None
                 continue
             raise DataError(f"{directory / MANIFEST}: lists no {name}, expected it; run the preparation again")

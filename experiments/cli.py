@@ -84,6 +84,7 @@ Layout = Annotated[
 Exclude = Annotated[list[str] | None, typer.Option(help="File to leave out.")]
 Market = Annotated[list[str] | None, typer.Option(help="Exchange of a folder as folder=code, for example us=XNYS.")]
 Strict = Annotated[bool, typer.Option(help="Refuse what would be left out or repaired.")]
+Processes = Annotated[int | None, typer.Option("--workers", help="Processes, by default one per core.")]
 OnEngine = Annotated[
     Engine, typer.Option("--engine", help="simulation: Flower's engine through 'flwr run'; local: in this process.")
 ]
@@ -162,6 +163,7 @@ def prepare(
     layout: Layout = None,
     market: Market = None,
     strict: Strict = False,
+    workers: Processes = None,
 ) -> None:
     """Turn price files into samples, partitioned over silos."""
     from data_prep.prepare import prepare_files
@@ -170,7 +172,15 @@ def prepare(
     spec = federation_spec(
         chosen, silos, alpha=alpha, seed=seed, min_samples=min_samples, layout=layout or "", strict=strict
     )
-    shards = prepare_files(folders, out, spec, sectors=sectors, exclude=tuple(exclude or ()), markets=_markets(market))
+    shards = prepare_files(
+        folders,
+        out,
+        spec,
+        sectors=sectors,
+        exclude=tuple(exclude or ()),
+        markets=_markets(market),
+        workers=workers,
+    )
     for line in _read_as(shards):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     if chosen is not None and (note := chosen.shortfall(_tickers_in(shards))):
@@ -187,13 +197,16 @@ def check(
     layout: Layout = None,
     market: Market = None,
     strict: Strict = False,
+    workers: Processes = None,
 ) -> None:
     """Judge price files; exit code 0 for clean, 1 for usable with something left out, 2 for refused."""
     from data_prep.check.findings import Level
     from data_prep.check.report import reading, summary, ticker_table, write_html, write_report_json
     from data_prep.prepare import check_folders
 
-    checked = check_folders(folders, exclude=tuple(exclude or ()), layout=layout, markets=_markets(market))
+    checked = check_folders(
+        folders, exclude=tuple(exclude or ()), layout=layout, markets=_markets(market), workers=workers
+    )
     console.print(ticker_table(checked))
     for finding in sorted(checked.findings, key=lambda finding: list(Level).index(finding.level)):
         console.print(f"{finding.level}: {finding.text}", highlight=False, soft_wrap=True, markup=False)

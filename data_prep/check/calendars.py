@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.bars import Bars, Dates
 from data_prep.calendar import exchange_days
+from data_prep.workers import Workers
 
 __all__ = [
     "CALENDAR_FROM",
     "SUFFIXES",
     "best_market",
     "fit",
+    "forget_sessions",
+    "load_sessions",
     "market_of",
+    "on_sessions",
     "phantom_rows",
     "sessions_between",
-    "union_of",
 ]
 
 SUFFIXES = {
@@ -54,9 +55,29 @@ _LEAST_FIT = 0.985
 _SURE_FIT = 0.998
 
 
-@lru_cache(maxsize=32)
-def _sessions(market: str, last_year: int) -> Dates:
+_known: dict[tuple[str, int], Dates] = {}
+
+
+def load_sessions(days: Dates, workers: Workers) -> None:
+    """Make the calendars that `best_market` will ask for, side by side, unless the first candidate fits some days."""
+    if len(days) and fit(days, _CANDIDATES[0]) < _SURE_FIT:
+        year = _last_year(days[-1])
+        missing = [(market, year) for market in _CANDIDATES if (market, year) not in _known]
+        _known.update(zip(missing, workers.map(_make_sessions, missing, chunk=1), strict=True))
+
+
+def forget_sessions() -> None:
+    """Make every calendar anew when it is asked for, as in a fresh process."""
+    _known.clear()
+
+
+def _make_sessions(key: tuple[str, int]) -> Dates:
+    market, last_year = key
     return exchange_days(market, first=CALENDAR_FROM.astype(date), last=date(last_year, 12, 31))
+
+
+def _last_year(day: np.datetime64) -> int:
+    return int(max(day.astype(object).year, date.today().year))
 
 
 def sessions_between(market: str, first: np.datetime64, last: np.datetime64) -> Dates:
@@ -65,7 +86,10 @@ def sessions_between(market: str, first: np.datetime64, last: np.datetime64) -> 
     if last < first:
         return np.array([], dtype="datetime64[D]")
     # One calendar per exchange, since making one takes a third of a second.
-    sessions = _sessions(market, max(last.astype(object).year, date.today().year))
+    key = market, _last_year(last)
+    if key not in _known:
+        _known[key] = _make_sessions(key)
+    sessions = _known[key]
     return sessions[(sessions >= first) & (sessions <= last)]
 
 
@@ -108,19 +132,14 @@ def fit(days: Dates, market: str) -> float:
     sessions = sessions_between(market, days[0], days[-1])
     if not len(sessions):
         return 0.0
-    place = np.minimum(np.searchsorted(sessions, days), len(sessions) - 1)
-    common = int(np.count_nonzero(sessions[place] == days))
+    common = int(np.count_nonzero(on_sessions(days, sessions)))
     return common / (len(days) + len(sessions) - common)
 
 
-def union_of(items: Sequence[Bars]) -> Dates:
-    """Return the days on which at least a fifth of the instruments that are listed then have a bar."""
-    days, counts = np.unique(np.concatenate([item.dates for item in items]), return_counts=True)
-    listed = np.zeros(len(days), dtype=np.int64)
-    for item in items:
-        if len(item.dates):
-            listed[np.searchsorted(days, item.dates[0]) : np.searchsorted(days, item.dates[-1], side="right")] += 1
-    return days[counts >= np.maximum(1, listed / 5)]
+def on_sessions(days: Dates, sessions: Dates) -> NDArray[np.bool_]:
+    """Tell which days are among the sorted, not empty sessions."""
+    place = np.minimum(np.searchsorted(sessions, days), len(sessions) - 1)
+    return np.asarray(sessions[place] == days)
 
 
 def phantom_rows(bars: Bars, sessions: Dates) -> tuple[NDArray[np.bool_], int]:
@@ -134,7 +153,7 @@ def phantom_rows(bars: Bars, sessions: Dates) -> tuple[NDArray[np.bool_], int]:
     if not len(sessions):
         return np.zeros(len(bars.dates), dtype=bool), 0
     inside = (bars.dates >= sessions[0]) & (bars.dates <= sessions[-1])
-    off = inside & ~np.isin(bars.dates, sessions)
+    off = inside & ~on_sessions(bars.dates, sessions)
     silent = np.isnan(bars.volume) | (bars.volume == 0.0)
     repeats = np.r_[False, np.abs(np.diff(np.log(bars.close))) < 1e-6] & (bars.high == bars.low)
     phantom = off & silent & repeats

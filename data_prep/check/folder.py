@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from data_prep.bars import Bars
-from data_prep.check.calendars import best_market, fit, market_of, phantom_rows, sessions_between, union_of
+from data_prep.bars import Dates
+from data_prep.calendar import common_days
+from data_prep.check.calendars import (
+    CALENDAR_FROM,
+    best_market,
+    fit,
+    load_sessions,
+    market_of,
+    on_sessions,
+    phantom_rows,
+    sessions_between,
+)
+from data_prep.check.file import CheckedTicker, Shelf, check_file
 from data_prep.check.findings import Finding, Level, exit_code, span
-from data_prep.check.series import Judged, judge_series
-from data_prep.errors import DataError, NoRowsError
+from data_prep.errors import DataError
 from data_prep.readers.folder import PriceFile
-from data_prep.readers.series import read_series
 from data_prep.spec import Progress
+from data_prep.store import StoredBars
+from data_prep.workers import Workers
 
-__all__ = ["CHECK_VERSION", "Checked", "check_files"]
+__all__ = ["Checked", "check_files"]
 
-CHECK_VERSION = 1
-"""Rises when a rule changes; prepared samples are made again then."""
 _BETTER = 0.02
 _LEAST_DAYS = 200
 
@@ -32,20 +46,23 @@ class Checked:
 
     Attributes
     ----------
-    judged : list of Judged
-        Per ticker that could be read.
+    judged : list of CheckedTicker
+        Per ticker that could be read; its bars lie on disk.
     findings : list of Finding
         Of files, tickers and folders, those of a file together.
     files : int
         Number of files looked at.
     markets : dict of str to str
         Exchange per region whose days are known to be its sessions.
+    market_by : dict of str to str
+        How each was found: "given", "endings of the tickers" or "days of the files".
     """
 
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[CheckedTicker] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     markets: dict[str, str] = field(default_factory=dict)
+    market_by: dict[str, str] = field(default_factory=dict)
 
     @property
     def unusable(self) -> set[tuple[str, str]]:
@@ -54,7 +71,7 @@ class Checked:
         return {(finding.file, finding.ticker) for finding in self.findings if finding.level in out}
 
     @property
-    def usable(self) -> list[Judged]:
+    def usable(self) -> list[CheckedTicker]:
         """Tickers that can be used, in the order of the files."""
         out = self.unusable
         return [item for item in self.judged if (item.figures.file, item.figures.ticker) not in out]
@@ -63,7 +80,7 @@ class Checked:
         """Return 0, 1 or 2 as `findings.exit_code` defines them."""
         return exit_code(self.findings, usable=len(self.usable), strict=strict)
 
-    def require(self, *, strict: bool = False) -> list[Judged]:
+    def require(self, *, strict: bool = False) -> list[CheckedTicker]:
         """Return what can be used, or say why nothing may be.
 
         Raises
@@ -94,6 +111,8 @@ def check_files(
     exclude: Collection[str] = (),
     layout: str | None = None,
     markets: Mapping[str, str] | None = None,
+    workers: Workers | None = None,
+    shelf: Path | None = None,
     progress: Progress | None = None,
 ) -> Checked:
     """Read and judge price files.
@@ -109,6 +128,11 @@ def check_files(
     markets : Mapping of str to str, optional
         Exchange code per region. Without one the endings of the tickers tell the exchange, or else the days themselves
         if they agree with one to 98.5 %.
+    workers : Workers, optional
+        By default one process per core.
+    shelf : Path, optional
+        Directory for the bars; files that are on it already, unchanged, are not read again. By default a temporary
+        one.
     progress : callable, optional
         Called with "files", done, total.
 
@@ -118,43 +142,48 @@ def check_files(
         If every file is excluded, or a market or layout does not exist. What is wrong with files is in the findings.
     """
     result = Checked()
-    seen: dict[str, str] = {}
     chosen = [file for file in files if not any(file.matches(pattern) for pattern in exclude)]
     if not chosen:
         raise DataError("every price file is named in exclude, expected at least one to be left; shorten exclude")
     result.files = len(chosen)
-    for number, file in enumerate(chosen):
-        try:
-            for raw in read_series(file.path, file.name, layout=layout):
-                item = judge_series(raw, file.region)
-                key = item.bars.key
-                if key in seen:
-                    text = (
-                        f"{file.name}: holds ticker {raw.ticker!r}, which {seen[key]} has already, expected one file "
-                        "per ticker; name one of the two in exclude"
-                    )
-                    result.findings.append(Finding(Level.REFUSED, "ticker twice", file.name, raw.ticker, text))
-                    continue
-                seen[key] = file.name
-                result.judged.append(item)
-        except NoRowsError as error:
-            result.findings.append(Finding(Level.TICKER, "empty", file.name, "", str(error)))
-        except DataError as error:
-            result.findings.append(Finding(Level.REFUSED, "unreadable", file.name, "", str(error)))
-        if progress is not None:
-            progress("files", number + 1, len(chosen))
-    for region in dict.fromkeys(file.region for file in chosen):
-        _judge_region(result, region, (markets or {}).get(region))
+    passing = tempfile.TemporaryDirectory(prefix="fcfl-check-") if shelf is None else None
+    place = Shelf(Path(passing.name) if passing is not None else Path(str(shelf)), layout, shelf is not None)
+    with Workers() if workers is None else nullcontext(workers) as pool:
+        _judge_files(result, chosen, place, pool, progress)
+        for region in dict.fromkeys(file.region for file in chosen):
+            _judge_region(result, region, (markets or {}).get(region), pool)
     _same_series(result)
+    for item in result.judged:
+        item.shelf = passing
     # The findings of files that could not be read come first, then those of every ticker.
     result.findings += [finding for item in result.judged for finding in item.findings]
     return result
 
 
-def _judge_region(result: Checked, region: str, given: str | None) -> None:
+def _judge_files(
+    result: Checked, files: Sequence[PriceFile], shelf: Shelf, workers: Workers, progress: Progress | None
+) -> None:
+    seen: dict[str, str] = {}
+    for number, (file, found) in enumerate(zip(files, workers.map(partial(check_file, shelf), files), strict=True)):
+        if found.refusal is not None:
+            result.findings.append(found.refusal)
+        for item in found.tickers:
+            key, ticker = item.stored.key, item.stored.ticker
+            if key in seen:
+                text = (
+                    f"{file.name}: holds ticker {ticker!r}, which {seen[key]} has already, expected one file "
+                    "per ticker; name one of the two in exclude"
+                )
+                result.findings.append(Finding(Level.REFUSED, "ticker twice", file.name, ticker, text))
+                continue
+            seen[key] = file.name
+            result.judged.append(item)
+        if progress is not None:
+            progress("files", number + 1, len(files))
+
+
+def _judge_region(result: Checked, region: str, given: str | None, workers: Workers) -> None:
     items = [item for item in result.judged if item.figures.region == region]
-    dated = [item for item in items if len(item.bars.dates)]
-    daily = [item for item in dated if not any(x.kind in ("not daily", "too short") for x in item.findings)]
     encodings = Counter(item.figures.encoding for item in items)
     if len(encodings) > 1:
         shown = ", ".join(f"{name} ({number})" for name, number in sorted(encodings.items()))
@@ -165,24 +194,38 @@ def _judge_region(result: Checked, region: str, given: str | None) -> None:
         shown = ", ".join(f"{name} ({number})" for name, number in sorted(layouts.items()))
         text = f"{region}: several layouts: {shown}"
         result.findings.append(Finding(Level.NOTE, "several layouts", region, "", text))
-    if not daily:
-        return
-    own = [given or market_of(item.figures.ticker) or best_market(item.bars.dates) or "" for item in dated]
-    regular = {id(item) for item in daily}
-    votes = Counter(code for item, code in zip(dated, own, strict=True) if id(item) in regular)
-    market, number = votes.most_common(1)[0]
-    if not market or number < len(daily) / 2:
-        market = ""
-    else:
-        result.markets[region] = market
-        _wrong_calendar(result, region, [item.bars for item in daily], market, given is not None)
-    for item, code in zip(dated, own, strict=True):
-        if code or market:
-            _against_calendar(item, code or market)
+    dated = [item for item in items if item.figures.usable]
+    daily = [item for item in dated if not any(x.kind in ("not daily", "too short") for x in item.findings)]
+    market = ""
+    own = [given or market_of(item.figures.ticker) or "" for item in dated]
+    if daily:
+        unknown = [number for number, code in enumerate(own) if not code]
+        if unknown:
+            load_sessions(dated[unknown[0]].stored.dates(), workers)
+        for number in unknown:
+            own[number] = best_market(dated[number].stored.dates()) or ""
+        regular = {id(item) for item in daily}
+        votes = Counter(code for item, code in zip(dated, own, strict=True) if id(item) in regular)
+        market, number = votes.most_common(1)[0]
+        if not market or number < len(daily) / 2:
+            market = ""
+        else:
+            result.markets[region] = market
+            ended = any(market_of(item.figures.ticker) == market for item in daily)
+            result.market_by[region] = "given" if given else "endings of the tickers" if ended else "days of the files"
+            _wrong_calendar(result, region, daily, market, given is not None)
+    codes = [code or market for code in own]
+    last = max((np.datetime64(item.figures.last) for item in dated), default=CALENDAR_FROM)
+    sessions = {code: sessions_between(code, CALENDAR_FROM, last) for code in set(codes) if code}
+    pairs = [(item.stored, code) for item, code in zip(dated, codes, strict=True)]
+    compared = workers.map(partial(_compare, sessions), pairs)
+    for item, code, found in zip(dated, codes, compared, strict=True):
+        _account_for(item, code, found)
 
 
-def _wrong_calendar(result: Checked, region: str, items: Sequence[Bars], market: str, given: bool) -> None:
-    days = union_of(items)
+def _wrong_calendar(result: Checked, region: str, items: Sequence[CheckedTicker], market: str, given: bool) -> None:
+    last = max(date.fromisoformat(item.figures.last) for item in items)
+    days = common_days((item.stored.dates() for item in items), first=CALENDAR_FROM.astype(date), last=last)
     share = fit(days, market)
     best = best_market(days)
     if len(days) < _LEAST_DAYS or best is None or fit(days, best) < share + _BETTER:
@@ -195,43 +238,62 @@ def _wrong_calendar(result: Checked, region: str, items: Sequence[Bars], market:
     result.findings.append(Finding(level, "wrong calendar", region, "", text))
 
 
-def _against_calendar(item: Judged, market: str) -> None:
+@dataclass(frozen=True)
+class _Compared:
+    """A ticker beside the sessions of its exchange: days of filled holidays, other days off, share of sessions.
+
+    `digest` stands for its days, closes and volumes without the filled holidays.
+    """
+
+    phantom: Dates
+    off_calendar: int
+    coverage: float | None
+    digest: str
+
+
+def _compare(sessions: Mapping[str, Dates], item: tuple[StoredBars, str]) -> _Compared:
+    stored, market = item
+    bars = stored.load()
+    open_days = sessions.get(market, bars.dates[:0])
+    open_days = open_days[(open_days >= bars.dates[0]) & (open_days <= bars.dates[-1])]
+    phantom, off = phantom_rows(bars, open_days)
+    days = bars.dates[~phantom]
+    content = days.tobytes() + bars.close[~phantom].tobytes() + bars.volume[~phantom].tobytes()
+    return _Compared(
+        phantom=bars.dates[phantom],
+        off_calendar=off,
+        coverage=float(on_sessions(open_days, days).mean()) if len(open_days) else None,
+        digest=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _account_for(item: CheckedTicker, market: str, found: _Compared) -> None:
     """Leave out filled holidays, and fill in the figures that need a calendar."""
-    bars, figures = item.bars, item.figures
-    sessions = sessions_between(market, bars.dates[0], bars.dates[-1])
-    phantom, figures.off_calendar = phantom_rows(bars, sessions)
-    if phantom.any():
-        number = int(np.count_nonzero(phantom))
+    figures = item.figures
+    if number := len(found.phantom):
         shown = "1 row" if number == 1 else f"{number} rows"
         text = (
             f"{figures.file}, {figures.ticker}: repeats the day before without a trade on days without a session of "
-            f"{market}; {shown}, {span(bars.dates[phantom])}, left out"
+            f"{market}; {shown}, {span(found.phantom)}, left out"
         )
         kind = "filled holiday"
         item.findings.append(Finding(Level.ROWS, kind, figures.file, figures.ticker, text, number))
         figures.left_out[kind] = number
-        item.bars = _without(bars, ~phantom)
-        figures.usable = len(item.bars.dates)
+        item.stored = item.stored.leave_out(found.phantom)
+        figures.usable -= number
+    figures.off_calendar, figures.coverage = found.off_calendar, found.coverage
     if figures.off_calendar:
         text = f"{figures.file}, {figures.ticker}: {figures.off_calendar} rows on days without a session of {market}"
         item.findings.append(Finding(Level.NOTE, "off calendar", figures.file, figures.ticker, text))
-    if len(sessions):
-        figures.coverage = float(np.isin(sessions, item.bars.dates).mean())
-
-
-def _without(bars: Bars, keep: np.ndarray) -> Bars:
-    columns = {name: getattr(bars, name)[keep] for name in ("dates", "open", "high", "low", "close", "volume")}
-    return replace(bars, **columns)
+    item.digest = found.digest
 
 
 def _same_series(result: Checked) -> None:
     """Find one series under several tickers: at most one of the names can be right, and nothing says which."""
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[CheckedTicker]] = {}
     for item in result.judged:
-        bars = item.bars
-        if len(bars.dates) > 1:
-            digest = hashlib.sha256(bars.dates.tobytes() + bars.close.tobytes() + bars.volume.tobytes()).hexdigest()
-            groups.setdefault(digest, []).append(item)
+        if item.figures.usable > 1:
+            groups.setdefault(item.digest, []).append(item)
     for group in groups.values():
         if len(group) < 2:
             continue

@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from data_prep.check.figures import close_line
+from data_prep.check.file import CheckedTicker
 from data_prep.check.findings import Finding, Level
 from data_prep.check.folder import Checked
-from data_prep.check.series import Judged
 from data_prep.check.template import PAGE
 from data_prep.files import write_json
 
@@ -24,6 +25,7 @@ __all__ = ["VERDICTS", "as_mapping", "reading", "summary", "ticker_table", "writ
 
 VERDICTS = ("clean", "usable, with something left out or repaired", "refused")
 """What the exit codes 0, 1 and 2 mean."""
+_BY = {"given": "setting", "endings of the tickers": "the endings of the tickers", "days of the files": "its days"}
 _TONES = ("good", "warn", "bad")
 _COLUMNS = ("rows", "used", "first", "last", "coverage", "gaps", "stale", "no volume", "jumps", "left out")
 _LEVELS = (
@@ -75,13 +77,13 @@ def as_mapping(checked: Checked, *, strict: bool = False) -> dict[str, Any]:
         "strict": strict,
         "files": checked.files,
         "usable_tickers": len(checked.usable),
-        "markets": checked.markets,
+        "markets": {region: {"market": m, "by": checked.market_by[region]} for region, m in checked.markets.items()},
         "layouts": dict(Counter(item.figures.layout for item in checked.judged)),
         "tickers": [
             {
                 **asdict(item.figures),
                 "usable_ticker": (item.figures.file, item.figures.ticker) not in unusable,
-                "cuts": [str(day) for day in item.bars.breaks],
+                "cuts": [str(np.datetime64(day, "D")) for day in item.stored.breaks],
             }
             for item in checked.judged
         ],
@@ -99,7 +101,7 @@ def write_report_json(path: Path, checked: Checked, *, strict: bool = False) -> 
     write_json(path, as_mapping(checked, strict=strict))
 
 
-def _verdict(item: Judged, unusable: set[tuple[str, str]]) -> tuple[str, str]:
+def _verdict(item: CheckedTicker, unusable: set[tuple[str, str]]) -> tuple[str, str]:
     if (item.figures.file, item.figures.ticker) in unusable:
         return "left out", "bad"
     levels = {finding.level for finding in item.findings}
@@ -108,7 +110,7 @@ def _verdict(item: Judged, unusable: set[tuple[str, str]]) -> tuple[str, str]:
     return ("repaired", "warn") if Level.REPAIRED in levels else ("clean", "good")
 
 
-def _cells(item: Judged) -> tuple[str, ...]:
+def _cells(item: CheckedTicker) -> tuple[str, ...]:
     figures = item.figures
     return (
         f"{figures.rows:,}",
@@ -137,7 +139,7 @@ def ticker_table(checked: Checked) -> Table:
         verdict, tone = _verdict(item, unusable)
         _, used, first, last, coverage, *_, jumps, out = _cells(item)
         # File and ticker names are data: no markup in them.
-        name = item.bars.key if several else item.bars.ticker
+        name = item.stored.key if several else item.stored.ticker
         cells = (used, first, last, coverage, jumps, out)
         table.add_row(Text(name), Text(verdict, style=styles[tone]), *map(Text, cells))
     return table
@@ -151,7 +153,9 @@ def reading(checked: Checked) -> list[str]:
         "encodings: " + _counted(item.encoding for item in figures),
         "prices: " + _counted(item.basis for item in figures),
     ]
-    return lines + [f"{region}: days are sessions of {code}" for region, code in sorted(checked.markets.items())]
+    for region, code in sorted(checked.markets.items()):
+        lines.append(f"{region}: days are sessions of {code}, by {_BY[checked.market_by[region]]}")
+    return lines
 
 
 def _counted(names: Iterable[str]) -> str:
@@ -179,7 +183,7 @@ def write_html(path: Path, checked: Checked, *, title: str, strict: bool = False
         verdict, tone = _verdict(item, unusable)
         # The picture is made here and holds nothing of a file but coordinates.
         picture = Markup(close_line(item.bars))  # noqa: S704
-        rows.append(_Row(item.bars.key, verdict, tone, picture, _cells(item), item.figures.layout))
+        rows.append(_Row(item.stored.key, verdict, tone, picture, _cells(item), item.figures.layout))
     groups = []
     for level, heading, tone in _LEVELS:
         found = [finding for finding in checked.findings if finding.level is level]

@@ -262,7 +262,9 @@ def _sparse_start(bars: Bars) -> int:
     Rows are daily from a day on if the median step of the 20 rows after every later day is three days or less.
     """
     steps = np.diff(bars.dates).astype(np.int64)
-    if len(steps) < 40:
+    # A median of 20 over three days takes ten steps of more than three days.
+    longer = np.cumsum(np.r_[0, steps > 3])
+    if len(steps) < 40 or (longer[20:] - longer[:-20]).max() < 10:
         return 0
     medians = np.median(np.lib.stride_tricks.sliding_window_view(steps, 20), axis=1)
     slow = np.flatnonzero(medians > 3)

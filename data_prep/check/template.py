@@ -31,6 +31,13 @@ th, td { padding: 0.3rem 0.7rem 0.3rem 0; text-align: right; border-bottom: 1px 
 th { color: var(--muted); font-weight: 400; font-size: 0.845rem; }
 .text { text-align: left; }
 td svg { width: 9.5rem; height: 2.1rem; display: block; }
+.name { position: sticky; left: 0; z-index: 1; background: var(--page); }
+@media (max-width: 40rem) {
+  main { padding: 1.2rem 1rem 3rem; }
+  .name { min-width: 6.5rem; max-width: 9rem; white-space: normal; overflow-wrap: anywhere; line-height: 1.25; }
+  td svg { width: 7rem; }
+}
+.scroll:focus-visible { outline: 2px solid var(--series); outline-offset: 2px; }
 .findings { list-style: none; padding: 0; margin: 0; }
 .findings li { padding: 0.45rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 .tag { font-size: 0.8rem; margin-right: 0.6rem; white-space: nowrap; }
@@ -53,13 +60,14 @@ td svg { width: 9.5rem; height: 2.1rem; display: block; }
 {% endmacro %}
 {{ listed(decisive) }}
 <h2 id="tickers">Tickers ({{ rows | length }})</h2>
-<div class="scroll"><table>
-<thead><tr><th class="text" scope="col">ticker</th><th class="text" scope="col">verdict</th>
+<div class="scroll" tabindex="0" role="region" aria-labelledby="tickers"><table>
+<thead><tr><th class="text name" scope="col">ticker</th><th class="text" scope="col">verdict</th>
 <th class="text" scope="col">close, logarithmic</th>
 {% for name in columns %}<th scope="col">{{ name }}</th>{% endfor %}
 <th class="text" scope="col">layout</th></tr></thead>
 <tbody>
-{% for row in rows %}<tr><th class="text" scope="row">{{ row.ticker }}</th>
+{% for row in rows %}<tr><th class="text name" scope="row">
+{%- for part in row.ticker.split("/") %}{{ part }}{% if not loop.last %}/<wbr>{% endif %}{% endfor %}</th>
 <td class="text {{ row.tone }}">{{ row.verdict }}</td><td class="text">{{ row.picture }}</td>
 {% for cell in row.cells %}<td>{{ cell }}</td>{% endfor %}<td class="text">{{ row.layout }}</td></tr>
 {% endfor %}</tbody></table></div>

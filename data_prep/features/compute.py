@@ -19,6 +19,7 @@ from data_prep.readers.macro import MonthlySeries
 __all__ = ["Context", "build_context", "compute_features", "warm_rows"]
 
 _OWN = np.array([i for i, f in enumerate(FEATURES) if f.window > 0])
+_OWN_LIMITS = np.array([[FEATURES[i].clip] for i in _OWN])
 _SHARED = np.array([i for i, f in enumerate(FEATURES) if f.window == 0])
 
 
@@ -114,20 +115,21 @@ def compute_features(aligned: Aligned, context: Context) -> NDArray[np.float32]:
     """
     bars = aligned.bars
     n = len(bars.dates)
-    out = np.full((n, N_FEATURES), np.nan, dtype=np.float32)
+    out = np.full((N_FEATURES, n), np.nan, dtype=np.float32)
     first = int(np.searchsorted(context.days, bars.dates[0]))
-    out[:, _SHARED] = context.values[first : first + n]
+    out[_SHARED] = context.values[first : first + n].T
     warm = warm_rows(aligned)
     for number in np.unique(aligned.segment[warm]):
         rows = np.flatnonzero(aligned.segment == number)
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         columns = _own_features(bars.open[part], bars.high[part], bars.low[part], bars.close[part], bars.volume[part])
-        for i in _OWN:
-            column = columns[FEATURES[i].name]
-            # Prices near the end of float64 overflow in squares and sums: such a value is neutral.
-            out[part, i] = _clip(np.where(np.isnan(column), 0.0, column), FEATURES[i].clip)
-    out[np.ix_(~warm, _OWN)] = np.nan
-    return out
+        values = np.array([columns[FEATURES[i].name] for i in _OWN])
+        # Prices near the end of float64 overflow in squares and sums: such a value is neutral.
+        values[np.isnan(values)] = 0.0
+        np.clip(values, -_OWN_LIMITS, _OWN_LIMITS, out=values)
+        out[_OWN, part] = values
+    out[np.ix_(_OWN, ~warm)] = np.nan
+    return np.ascontiguousarray(out.T)
 
 
 def _own_features(open_: Floats, high: Floats, low: Floats, close: Floats, volume: Floats) -> dict[str, Floats]:

@@ -106,7 +106,9 @@ def technical_features(x: Stretch) -> dict[str, Floats]:
     direction = np.where(np.isnan(plus), np.nan, divide(plus - minus, plus + minus, smallest=_FLAT * c))
     adx = wilder(100.0 * np.abs(direction), 14, 42)
     lowest = np.asarray(talib.MIN(lo, 14))
-    percent_d = mean(100.0 * divide(c - lowest, np.asarray(talib.MAX(h, 14)) - lowest, smallest=0.0), 3)
+    highest = np.asarray(talib.MAX(h, 14))
+    # %D - 50, so that days without a range are neutral by themselves.
+    percent_d = mean(50.0 * divide(2.0 * c - lowest - highest, highest - lowest, smallest=0.0), 3)
     typical = (h + lo + c) / 3.0
     cci = divide(typical - mean(typical, 20), 0.015 * mean_deviation(typical, 20, 1), smallest=_NOTHING * c)
     pressure = c - np.minimum(lo, lag(c, 1))
@@ -124,7 +126,7 @@ def technical_features(x: Stretch) -> dict[str, Floats]:
         "atr_14": 3.0 * np.log(np.maximum(atr, _VOLATILITY_FLOOR) / x.s) - 0.5,
         "adx_14": (adx - 23.0) / 9.0,
         "di_14": 3.0 * direction,
-        "stochastic_14_3": (percent_d - 50.0) / 28.0,
+        "stochastic_14_3": percent_d / 28.0,
         "cci_20": cci / 100.0,
         "williams_42": (talib.WILLR(h, lo, c, 42) + 50.0) / 29.0,
         "bollinger_b_20": divide(c - sma, 1.2 * deviation, smallest=_NOTHING * c),

@@ -65,8 +65,26 @@ def _window_sum(rows: int, days: int, term: Callable[[slice], Floats]) -> Floats
 
 
 def mean(x: Floats, days: int) -> Floats:
-    """Return the mean of the last `days` rows; leading NaNs stay NaN."""
-    return _window_sum(len(x), days, lambda rows: x[rows]) / days
+    """Return the mean of the last `days` rows; leading NaNs stay NaN.
+
+    The sum of a window is put together from sums of 1, 2, 4, ... rows: in the same order for every row, so that rows
+    with equal windows are equal to the last bit, and in a tenth of the additions.
+    """
+    out = np.full(len(x), np.nan)
+    rows = len(x) - days + 1
+    if rows <= 0:
+        return out
+    total, start, size, part = np.zeros(rows), 0, 1, x
+    while True:
+        if days & size:
+            total += part[start : start + rows]
+            start += size
+        if 2 * size > days:
+            break
+        part = part[:-size] + part[size:]
+        size *= 2
+    out[days - 1 :] = total / days
+    return out
 
 
 def root_mean_square(x: Floats, days: int) -> Floats:

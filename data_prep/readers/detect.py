@@ -38,7 +38,7 @@ class Columns:
     numbers : dict of int to ndarray, shape (n,), float64
         Per column that holds numbers; NaN where the file says that the value is missing.
     table : DataFrame
-        All cells as text.
+        Cells as text, at least those of the columns that hold no numbers.
     """
 
     source: Source
@@ -63,7 +63,7 @@ def source_of(name: str, text: str, layout: Layout | None = None) -> tuple[Sourc
         If no layout has this header. Nothing is guessed from similar headers.
     """
     for source in Source.candidates(name, text):
-        found = layouts_for(source.header, source.separator)
+        found = list(layouts_for(source.header, source.separator))
         if layout is not None:
             found = [x for x in found if x.name == layout.name]
         if found:
@@ -121,9 +121,12 @@ def read_columns(name: str, text: str, layout: str | None = None) -> Columns:
             f"{name}, line {source.header_lines + 1}: no rows after the header, expected daily rows; "
             "download it again or name it in exclude"
         )
-    readings = [_read(source, table, candidate, cache) for candidate in candidates]
-    whole = [reading for reading in readings if not reading.bad]
+    # One look at the first days spares most candidates the rest: they are not written in its convention.
+    sample: dict[int, list[str]] = {}
+    possible = [candidate for candidate in candidates if _days_occur(source, table, candidate, sample)]
+    whole = [reading for x in possible if not (reading := _read(source, table, x, cache)).bad]
     if not whole:
+        readings = [_read(source, table, candidate, cache) for candidate in candidates]
         raise _bad(min(readings, key=lambda reading: sum(reading.bad.values())))
     for other in whole[1:]:
         _same_or_ambiguous(whole[0], other, [reading.layout for reading in whole])
@@ -138,12 +141,13 @@ def _pointed(source: Source, candidates: Sequence[Layout], cache: dict[object, A
         return None
     fields = layout.family.meanings(source.header) or ()
     columns = [column for column, meaning in enumerate(fields) if meaning in (*PRICES, "volume")]
-    table = source.numeric_table(columns, layout.family.missing)
-    if table is not None:
-        for column in columns:
-            values = table[column].to_numpy(np.float64)
-            cache[(column, POINT, False)] = values, np.isnan(values)
-    return table
+    found = source.numbers_and_text(columns, layout.family.missing)
+    if found is None:
+        return None
+    numbers, text = found
+    for column, values in numbers.items():
+        cache[(column, POINT, False)] = values, np.isnan(values)
+    return text
 
 
 @dataclass(frozen=True)
@@ -160,16 +164,19 @@ class _Reading:
     blank: dict[int, NDArray[np.bool_]]
 
 
+def _days_occur(source: Source, table: pd.DataFrame, layout: Layout, sample: dict[int, list[str]]) -> bool:
+    day = (layout.family.meanings(source.header) or ()).index("date")
+    if day not in sample:
+        sample[day] = table[day].iloc[:20].to_list()
+    return layout.dates.occurs_in(sample[day])
+
+
 def _read(source: Source, table: pd.DataFrame, layout: Layout, cache: dict[object, Any]) -> _Reading:
     family = layout.family
     fields = family.meanings(source.header) or ()
     day = fields.index("date")
     if layout.dates not in cache:
-        # One look at the first rows spares most conventions the others.
-        if layout.dates.occurs_in(table[day].iloc[:20]):
-            cache[layout.dates] = layout.dates.parse(table[day])
-        else:
-            cache[layout.dates] = np.full(len(table), "NaT", dtype="datetime64[D]")
+        cache[layout.dates] = layout.dates.parse(table[day])
     dates: Dates = cache[layout.dates]
     bad = {day: int(np.count_nonzero(np.isnat(dates)))}
     numbers: dict[int, Floats] = {}

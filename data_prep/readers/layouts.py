@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from data_prep.errors import DataError
 from data_prep.readers.notation import COMMA, DATES, DMY, GROUPED, ISO, MDY, NAMED, POINT, DateStyle, Numbers
@@ -214,6 +215,7 @@ def layout_named(name: str) -> Layout:
     raise DataError(f"layout: found {name!r}, expected a known layout such as {shown}; docs/data.md lists them")
 
 
-def layouts_for(header: tuple[str, ...], separator: str) -> list[Layout]:
-    """Return the layouts whose columns are those of a header."""
-    return [x for x in LAYOUTS if x.separator == separator and x.family.meanings(header) is not None]
+@lru_cache(maxsize=256)
+def layouts_for(header: tuple[str, ...], separator: str) -> tuple[Layout, ...]:
+    """Return the layouts whose columns are those of a header; the files of a folder mostly share one."""
+    return tuple(x for x in LAYOUTS if x.separator == separator and x.family.meanings(header) is not None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.bars import Dates, Floats
@@ -117,6 +118,8 @@ class DateStyle:
 
     def parse(self, cells: pd.Series[str]) -> Dates:
         """Return the days, shape (n,), datetime64[D], NaT where a cell is not a day in this style."""
+        if self.name == "" and (days := _iso_days(cells)) is not None:
+            return days
         if self.name == "" and len(cells) and len(cells.iloc[0]) > 10:
             # Exports of midnight stamps, with or without time zone; another time of day is not a daily bar's.
             midnight = cells.str.fullmatch(r"\d{4}-\d\d-\d\d[ T]00:00:00(?:\.0+)?(?:[+-]\d\d:?\d\d|Z)?")
@@ -126,6 +129,16 @@ class DateStyle:
             cells = cells.str.replace(f"[{self.separators}]", "/", regex=True)
         parsed = pd.to_datetime(cells.where(whole, ""), format=self.format, errors="coerce")
         return np.asarray(parsed.to_numpy(), dtype="datetime64[D]")
+
+
+def _iso_days(cells: pd.Series[str]) -> Dates | None:
+    """Read days written as YYYY-MM-DD at once, None if a cell is anything else."""
+    try:
+        days = pa.array(cells, pa.string()).cast(pa.date32())
+    except pa.ArrowInvalid:
+        return None
+    found: Dates = days.to_numpy(zero_copy_only=False).astype("datetime64[D]")
+    return found
 
 
 ISO = DateStyle("", "YYYY-MM-DD", "%Y-%m-%d", r"\d{4}-\d\d-\d\d")

@@ -9,20 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
 
+from data_prep.bars import Floats
 from data_prep.errors import DataError
 
 __all__ = ["Source", "read_text"]
 
 _SEPARATORS = (",", ";", "\t")
+_UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 def read_text(path: Path, name: str) -> tuple[str, str]:
-    """Return a file's text and encoding: UTF-8, or Windows-1252 where the bytes cannot be UTF-8.
+    """Return a file's text and encoding: UTF-8, UTF-16 where its mark says so, Windows-1252 where it cannot be UTF-8.
 
     Raises
     ------
@@ -35,11 +38,15 @@ def read_text(path: Path, name: str) -> tuple[str, str]:
 
 
 def _decoded(data: bytes, name: str) -> tuple[str, str]:
+    for mark, encoding in _UTF_16.items():
+        # Two zero bytes after the mark would be UTF-32, or no text.
+        if data.startswith(mark) and not data.startswith(mark + b"\0\0"):
+            return _utf_16(data[len(mark) :], encoding, name), f"{encoding} with BOM"
     try:
         if b"\0" in data:
             raise DataError(
-                f"{name}: not UTF-8 text (a zero byte at byte {data.index(0)}), expected a CSV or text file; "
-                "convert it or name it in exclude"
+                f"{name}: not UTF-8 text (a zero byte at byte {data.index(0)}), expected CSV or text in UTF-8, or in "
+                "UTF-16 with its byte order mark; convert it or name it in exclude"
             )
         return data.decode("utf-8-sig"), "utf-8 with BOM" if data.startswith(b"\xef\xbb\xbf") else "utf-8"
     except UnicodeDecodeError as error:
@@ -55,6 +62,20 @@ def _decoded(data: bytes, name: str) -> tuple[str, str]:
                 "one encoding; convert it or name it in exclude"
             ) from None
         return text, "windows-1252"
+
+
+def _utf_16(data: bytes, encoding: str, name: str) -> str:
+    reason = "a zero character"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        text, reason = "\0", f"{error.reason} at byte {error.start + 2}"
+    if "\0" in text:
+        raise DataError(
+            f"{name}: not {encoding.upper()} text although its byte order mark says so ({reason}), expected a CSV or "
+            "text file; convert it to UTF-8 or name it in exclude"
+        )
+    return text
 
 
 @dataclass
@@ -130,33 +151,32 @@ class Source:
             column = 1 + self.wide.index(wanted) if wanted in self.wide else len(cells)
         return cells[column] if column < len(cells) else ""
 
-    def numeric_table(self, columns: Sequence[int], missing: Sequence[str]) -> pd.DataFrame | None:
-        """Return the cells with some columns as numbers with a decimal point, None if one of them is anything else.
+    def numbers_and_text(
+        self, columns: Sequence[int], missing: Sequence[str]
+    ) -> tuple[dict[int, Floats], pd.DataFrame] | None:
+        """Return some columns as numbers with a decimal point and the others as text, None if any cell is not so.
 
-        The same as `table` followed by a conversion, in a third of the time.
+        The same as `table` followed by a conversion, in a tenth of the time.
         """
         if self.wide:
             return None
-        read_csv: Any = pd.read_csv  # its stubs know no missing markers per numbered column
+        names = [str(i) for i in range(len(self.header))]
         try:
-            table: pd.DataFrame = read_csv(
-                io.StringIO(self.text),
-                sep=self.separator,
-                header=None,
-                skiprows=self.header_lines,
-                names=range(len(self.header)),
-                index_col=False,
-                dtype={i: np.float64 if i in columns else str for i in range(len(self.header))},
-                keep_default_na=False,
-                na_values={column: list(missing) for column in columns},
-                skip_blank_lines=True,
-                on_bad_lines="error",
+            read = arrow_csv.read_csv(
+                pa.BufferReader(self.text.encode()),
+                arrow_csv.ReadOptions(use_threads=False, skip_rows=self.header_lines, column_names=names),
+                arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    column_types={name: pa.float64() if int(name) in columns else pa.string() for name in names},
+                    null_values=list(missing),
+                    strings_can_be_null=False,
+                ),
             )
-        except (ValueError, pd.errors.ParserError):
+        except (pa.ArrowInvalid, pa.ArrowKeyError):
             return None
-        for column in set(table) - set(columns):
-            table[column] = table[column].fillna("").str.strip()
-        return table
+        numbers = {i: read.column(i).to_numpy() for i in columns}
+        text = {i: pc.utf8_trim_whitespace(read.column(i)).to_pandas() for i in range(len(names)) if i not in columns}
+        return numbers, pd.DataFrame(text)
 
     def table(self) -> pd.DataFrame:
         """Return all cells as text without blanks around them, columns numbered from 0.

@@ -1,25 +1,27 @@
 """Ticker-years per second of the check and of the preparation: `python -m experiments.benchmarks.data_prep`.
 
 Price files in Yahoo's layout are written from the synthetic market into a temporary folder, then judged and prepared in
-this process. The time is of the wall clock, so other load on the machine counts; the CPU time stands beside it.
+one process, then in one per core. The time is of the wall clock, so other load on the machine counts; where one process
+works, its CPU time stands beside it and says what an idle machine would give.
 """
 
 import argparse
 import resource
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from data_prep.bars import Bars
-from data_prep.check.folder import check_files
-from data_prep.prepare import FederationSpec, prepare_files
-from data_prep.readers.folder import list_price_files
+from data_prep.check.calendars import forget_sessions
+from data_prep.prepare import FederationSpec, check_folders, prepare_files
 from data_prep.synthetic import MarketSpec, simulate
+from data_prep.workers import usable_cores
 
 TARGET = 1000.0
 """Goal in ticker-years per second of reading and judging, on two cores."""
@@ -34,15 +36,17 @@ class Speed:
     ----------
     stage : str
         What was done.
-    seconds, cpu : float
-        Wall clock and process time.
+    seconds : float
+        Wall clock.
+    cpu : float or None
+        Process time, None where other processes worked, too.
     ticker_years : float
         Work done: calendar years of bars over all tickers.
     """
 
     stage: str
     seconds: float
-    cpu: float
+    cpu: float | None
     ticker_years: float
 
     @property
@@ -69,16 +73,20 @@ def measure(tickers: int, silos: int) -> list[Speed]:
         folder.mkdir()
         years = write_market(folder, simulate(MarketSpec(tickers=tickers)))
         result = []
+        for workers in sorted({1, usable_cores()}):
+            forget_sessions()
+            number = "1 process" if workers == 1 else f"{workers} processes"
 
-        def timed(stage: str, start: float, cpu: float) -> None:
-            result.append(Speed(stage, time.perf_counter() - start, time.process_time() - cpu, years))
+            def timed(stage: str, work: Callable[[], object], workers: int = workers, number: str = number) -> None:
+                start, cpu = time.perf_counter(), time.process_time()
+                work()
+                seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+                result.append(Speed(f"{stage}, {number}", seconds, cpu if workers == 1 else None, years))
 
-        start, cpu = time.perf_counter(), time.process_time()
-        check_files(list_price_files(folder))
-        timed("check", start, cpu)
-        start, cpu = time.perf_counter(), time.process_time()
-        prepare_files([folder], Path(name) / "samples", FederationSpec(silos=silos, min_samples=1))
-        timed("prepare, check included", start, cpu)
+            spec = FederationSpec(silos=silos, min_samples=1)
+            out = Path(name) / f"samples-{workers}"
+            timed("check", partial(check_folders, [folder], workers=workers))
+            timed("prepare, check included", partial(prepare_files, [folder], out, spec, workers=workers))
     return result
 
 
@@ -88,14 +96,16 @@ def main(arguments: Sequence[str] | None = None, console: Console | None = None)
     parser.add_argument("--tickers", type=int, default=200)
     parser.add_argument("--silos", type=int, default=4)
     given = parser.parse_args(arguments)
-    table = Table("stage", "ticker-years", "seconds", "CPU seconds", "ticker-years / s")
+    table = Table("stage", "ticker-years", "seconds", "ticker-years / s", "CPU seconds", "per CPU second")
     for speed in measure(given.tickers, given.silos):
-        cells = (f"{speed.ticker_years:,.0f}", f"{speed.seconds:.2f}", f"{speed.cpu:.2f}", f"{speed.rate:,.0f}")
+        cpu = "" if speed.cpu is None else f"{speed.cpu:.2f}"
+        per_cpu = "" if speed.cpu is None else f"{speed.ticker_years / speed.cpu:,.0f}"
+        cells = (f"{speed.ticker_years:,.0f}", f"{speed.seconds:.2f}", f"{speed.rate:,.0f}", cpu, per_cpu)
         table.add_row(speed.stage, *cells)
     out = console or Console()
     out.print(table)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
-    out.print(f"goal: {TARGET:,.0f} ticker-years / s of the check; peak memory of the process {peak:,.0f} MiB")
+    out.print(f"goal: {TARGET:,.0f} ticker-years / s on two cores; peak memory of the process {peak:,.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from client_app.home import Reply, SiloHome
 from client_app.privacy_book import PrivacyBook
 from client_app.silo import Silo
 from data_prep.features.table import N_FEATURES
-from data_prep.shards import Split, write_shard
+from data_prep.shard_writer import write_shard
+from data_prep.shards import Split
 from experiments.local_grid import LocalGrid, no_fault
 from experiments.silos import write_roster
 from fcfl_strategy import rounds

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 
+import exchange_calendars
 import numpy as np
 import pytest
+from pandas.tseries.holiday import AbstractHolidayCalendar
 
 from data_prep.bars import Bars
-from data_prep.calendar import align, exchange_days, union_days
+from data_prep.calendar import align, common_days, exchange_days
 from data_prep.errors import DataError
 from data_prep.features.table import MEMORY_ROWS
 from data_prep.splits import Splits, sample_rows, split_days
@@ -59,11 +61,16 @@ def test_bars_on_days_without_trading_are_left_out_and_counted(make_bars: Callab
     assert align(bars, bars.dates[:0], limit=3) is None
 
 
-def test_trading_days_are_the_union_of_the_files_days() -> None:
-    a = np.array(["2020-01-02", "2020-01-03"], dtype="datetime64[D]")
-    b = np.array(["2020-01-03", "2020-01-06", "2021-01-04"], dtype="datetime64[D]")
-    days = union_days([a, b], first=date(2020, 1, 1), last=date(2020, 12, 31))
-    assert [str(day) for day in days] == ["2020-01-02", "2020-01-03", "2020-01-06"]
+def test_without_an_exchange_trading_days_are_those_of_a_fifth_of_the_listed_files() -> None:
+    days = np.array(["2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07"], dtype="datetime64[D]")
+    early, saturday = np.datetime64("2019-12-30"), np.datetime64("2020-01-04")
+    six = [days] * 4 + [np.sort(np.r_[days, saturday]), np.r_[early, days, np.datetime64("2021-01-04")]]
+    found = common_days(six, first=date(2019, 1, 1), last=date(2020, 12, 31))
+    np.testing.assert_array_equal(found, np.r_[early, days])
+    np.testing.assert_array_equal(common_days(six, first=date(2020, 1, 3), last=date(2020, 1, 6)), days[1:3])
+    five = common_days(six[:5], first=date(2019, 1, 1), last=date(2020, 12, 31))
+    assert saturday in five, "one of five listed files is a fifth"
+    assert len(common_days([], first=date(2020, 1, 3), last=date(2020, 1, 6))) == 0
 
 
 def test_an_exchange_has_its_own_trading_days() -> None:
@@ -72,6 +79,19 @@ def test_an_exchange_has_its_own_trading_days() -> None:
     assert np.datetime64("2019-12-25") not in days
     with pytest.raises(DataError, match="'XXXX'"):
         exchange_days("XXXX", first=date(2019, 12, 20), last=date(2019, 12, 31))
+
+
+@pytest.mark.parametrize("market", ["XNYS", "XPAR", "XMAD", "XTKS"])
+def test_sessions_are_those_of_the_library_in_its_own_way(market: str) -> None:
+    """Holidays are asked of pandas for fewer years than the library does by default; nothing else may change."""
+    first, last = date(2012, 3, 1), date(2021, 6, 30)
+    before = AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date
+    ours = exchange_days(market, first=first, last=last)
+    assert before == (AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date)
+    theirs = exchange_calendars.get_calendar(market, start="2012-02-29", end="2021-07-01").sessions
+    days = theirs.to_numpy().astype("datetime64[D]")
+    inside = (days >= np.datetime64(first)) & (days <= np.datetime64(last))
+    np.testing.assert_array_equal(ours, days[inside])
 
 
 SPLITS = Splits(train=(2020, 2020), validation=(2021, 2021), test=(2022, 2022))

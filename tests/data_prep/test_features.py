@@ -16,18 +16,21 @@ from data_prep.calendar import Aligned, align
 from data_prep.features.compute import build_context, compute_features, warm_rows
 from data_prep.features.table import FEATURES, MEMORY_ROWS, N_FEATURES, markdown_table
 from data_prep.readers.factors import FACTORS, DailyFactors
+from data_prep.readers.factors import PUBLICATION_LAG_DAYS as FACTOR_LAG_DAYS
 from data_prep.readers.macro import SERIES, MonthlySeries
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "features.md"
 OWN = [i for i, feature in enumerate(FEATURES) if feature.window]
+SHARED = [i for i, feature in enumerate(FEATURES) if feature.values]
 
 
 def public_series(seed: int) -> tuple[dict[str, MonthlySeries], DailyFactors]:
     rng = np.random.default_rng(seed)
     months = np.arange(np.datetime64("2017-01"), np.datetime64("2022-06"))
     macro = {
-        name: MonthlySeries(name, months, 100.0 * np.exp(np.cumsum(rng.normal(0, 0.02, len(months)))))
-        for name in SERIES
+        # Levels at which no feature is clipped throughout.
+        name: MonthlySeries(name, months, level * np.exp(np.cumsum(rng.normal(0, 0.02, len(months)))))
+        for name, level in zip(SERIES, (2.0, 100.0, 5.0, 250.0), strict=True)
     }
     days = np.arange(np.datetime64("2019-01-01"), np.datetime64("2022-06-01"))
     days = days[np.is_busday(days)]
@@ -78,13 +81,80 @@ def test_nothing_after_the_close_of_a_day_moves_its_features(
         name: replace(s, values=np.where(s.available > cut, s.values * rng.uniform(0.5, 2, len(s.values)), s.values))
         for name, s in macro.items()
     }
-    unseen = factors.dates > cut
+    unseen = published(factors) > cut
     later_factors = replace(
         factors, returns={n: np.where(unseen, rng.normal(0, 0.1, len(r)), r) for n, r in factors.returns.items()}
     )
     after = features(changed(bars, slice(day + 1, None), rng), later_macro, later_factors)
     np.testing.assert_array_equal(before[: day + 1], after[: day + 1])
     assert not np.array_equal(before[day + 1 :], after[day + 1 :])
+
+
+def published(factors: DailyFactors) -> np.ndarray:
+    return factors.dates + np.timedelta64(FACTOR_LAG_DAYS, "D")
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), day=st.integers(MEMORY_ROWS, 398))
+def test_values_not_yet_published_may_be_missing_or_more_and_move_nothing(
+    make_bars: Callable[..., Bars], seed: int, day: int
+) -> None:
+    """What a file downloaded on the day would hold gives the features that the whole file gives for that day."""
+    rng = np.random.default_rng(seed)
+    bars = make_bars(seed % 1000)
+    macro, factors = public_series(seed % 1000)
+    cut = bars.dates[day]
+    known = {
+        name: MonthlySeries(name, s.months[s.available <= cut], s.values[s.available <= cut])
+        for name, s in macro.items()
+    }
+    kept = (published(factors) <= cut) | (rng.random(len(factors.dates)) < 0.5)
+    fewer = DailyFactors(factors.dates[kept], {n: r[kept] for n, r in factors.returns.items()})
+    np.testing.assert_array_equal(features(bars, known, fewer)[: day + 1], features(bars, macro, factors)[: day + 1])
+
+
+@pytest.mark.parametrize("number", range(N_FEATURES), ids=[feature.name for feature in FEATURES])
+def test_each_feature_depends_on_its_sources_and_on_no_other(make_bars: Callable[..., Bars], number: int) -> None:
+    feature = FEATURES[number]
+    sources = set(feature.source.split(", "))
+    bars = make_bars(5, n=260)
+    macro, factors = public_series(5)
+    before = features(bars, macro, factors)[-40:, number]
+    rng = np.random.default_rng(number)
+    for name in ("open", "high", "low", "close", "volume"):
+        factor = np.exp(rng.normal(0.0, 0.01, len(bars.close)))
+        other = features(replace(bars, **{name: getattr(bars, name) * factor}), macro, factors)[-40:, number]
+        assert np.array_equal(before, other) == (name not in sources), name
+    for name in SERIES:
+        moved = replace(macro[name], values=macro[name].values * np.exp(rng.normal(0.0, 0.01, len(macro[name].values))))
+        other = features(bars, {**macro, name: moved}, factors)[-40:, number]
+        assert np.array_equal(before, other) == (name not in sources), name
+    for name in FACTORS:
+        moved_returns = {**factors.returns, name: factors.returns[name] + 0.001}
+        other = features(bars, macro, replace(factors, returns=moved_returns))[-40:, number]
+        assert np.array_equal(before, other) == (name not in sources), name
+    assert (sources == {"date"}) == (feature.group == "calendar")
+
+
+@pytest.mark.parametrize("number", SHARED, ids=[FEATURES[i].name for i in SHARED])
+def test_features_of_public_series_begin_with_the_stated_number_of_values_once_published(number: int) -> None:
+    feature = FEATURES[number]
+    days = np.arange(np.datetime64("2018-01-01"), np.datetime64("2022-01-01"))
+    macro, factors = public_series(2)
+    months = np.arange(np.datetime64("2019-03"), np.datetime64("2022-01"))
+    late = {
+        name: MonthlySeries(name, months, macro[name].values[: len(months)] * (1 + np.arange(len(months)) / 99))
+        for name in SERIES
+    }
+    after = factors.dates >= np.datetime64("2019-05-01")
+    late_factors = DailyFactors(factors.dates[after], {n: r[after] for n, r in factors.returns.items()})
+    context = build_context(days, macro=late, factors=late_factors)
+    column = context.values[:, [i for i, f in enumerate(FEATURES) if f.window == 0].index(number)]
+    first = days[np.flatnonzero(column)[0]]
+    if feature.group == "macro":
+        assert first == late[feature.source].available[feature.values - 1]
+    else:
+        assert first == published(late_factors)[feature.values - 1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -118,6 +188,7 @@ def test_features_do_not_change_when_the_series_is_cut_after_the_day(make_bars: 
 @pytest.mark.parametrize("number", OWN, ids=[FEATURES[i].name for i in OWN])
 def test_each_feature_remembers_exactly_its_window(make_bars: Callable[..., Bars], number: int) -> None:
     window = FEATURES[number].window
+    assert FEATURES[number].warm_up == f"{window - 1} days"
     macro, factors = public_series(1)
     bars = make_bars(11)
     day = 399
@@ -129,7 +200,7 @@ def test_each_feature_remembers_exactly_its_window(make_bars: Callable[..., Bars
     assert any(abs(value - reference) > 1e-7 for value in moved)
 
 
-@pytest.mark.parametrize(("price", "lot"), [(7.0, 3.0), (1e-11, 1e-9), (1e6, 1e-3)])
+@pytest.mark.parametrize(("price", "lot"), [(1000.0, 7.0), (7.0, 3.0), (1e-11, 1e-9), (1e6, 1e-3)])
 def test_features_do_not_depend_on_currency_or_lot_size(
     make_bars: Callable[..., Bars], price: float, lot: float
 ) -> None:

@@ -212,6 +212,25 @@ def test_windows_1252_is_read_and_mixed_encodings_are_refused(tmp_path: Path) ->
     assert "mixed encodings" in refusal(tmp_path, header.encode("cp1252") + "# Stücke\n".encode() + row.encode())
 
 
+@pytest.mark.parametrize(("mark", "encoding"), [(b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
+def test_utf_16_with_its_mark_is_read_and_anything_else_with_it_refused(
+    tmp_path: Path, mark: bytes, encoding: str
+) -> None:
+    text = "Date\tOpen\tHigh\tLow\tClose\tVolume\r\n2020-06-02\t10.5\t11\t10\t10.25\t1200\r\n"
+    (series,) = read(tmp_path, mark + text.encode(encoding))
+    assert (series.layout, series.encoding) == ("ohlcv-tab", f"{encoding} with BOM")
+    assert (series.columns["close"][0], series.columns["volume"][0]) == (10.25, 1200.0)
+    german = "Datum;Erster;Hoch;Tief;Schlusskurs;Stücke\n2020-01-02;1,5;2;1;1,5;x\n"
+    assert "line 2, column Stücke: found 'x'" in refusal(tmp_path, mark + german.encode(encoding))
+    assert "byte order mark" in refusal(tmp_path, mark + text.encode(encoding)[:-1])
+    assert "byte order mark" in refusal(tmp_path, mark + (text + "\0").encode(encoding))
+    assert "a zero byte at byte" in refusal(tmp_path, text.encode(encoding)), "without the mark"
+    utf_32 = "utf-32-le" if encoding.endswith("le") else "utf-32-be"
+    assert "ABC.csv" in refusal(tmp_path, text.encode(utf_32))
+    assert "ABC.csv" in refusal(tmp_path, "\ufeff".encode(utf_32) + text.encode(utf_32))
+    assert "is empty" in refusal(tmp_path, mark)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""])
 def test_line_ends_do_not_matter(tmp_path: Path, end: str) -> None:
     text = "Date,Open,High,Low,Close\n2020-01-02,1,2,1,1.5\n2020-01-03,1,2,1,1.25"

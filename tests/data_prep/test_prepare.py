@@ -222,7 +222,7 @@ def test_an_interruption_leaves_no_silo_half_written(
 
     with pytest.raises(KeyboardInterrupt):
         prepare_files(folders, out, SPEC, progress=stop)
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == [".preparing"]
 
 
 def test_files_of_others_in_a_silo_directory_are_not_deleted(folders: list[Path], tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_two_tickers_are_not_read_as_one(tmp_path: Path) -> None:
 
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00\x01")
+    (tmp_path / "b.csv").write_bytes(b"\x00\xff\xfe\x01")
     with pytest.raises(DataError, match=r"b\.csv: not UTF-8"):
         read_bars(tmp_path / "b.csv", region="r", shown="b.csv")
 

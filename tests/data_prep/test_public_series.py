@@ -26,6 +26,13 @@ def test_the_older_fred_header_and_blank_cells_are_read(macro_folder: Path) -> N
     np.testing.assert_array_equal(unrate.values, [3.5, 4.4])
 
 
+def test_a_point_alone_is_missing_and_a_point_before_digits_is_a_number(macro_folder: Path) -> None:
+    (macro_folder / "UNRATE.csv").write_text("DATE,UNRATE\n2010-01-01,.\n2010-02-01,.52\n2010-03-01,\n2010-04-01,1.\n")
+    unrate = read_macro(macro_folder)["UNRATE"]
+    assert [str(month) for month in unrate.months] == ["2010-02", "2010-04"]
+    np.testing.assert_array_equal(unrate.values, [0.52, 1.0])
+
+
 @pytest.mark.parametrize(
     ("row", "column", "value"),
     [

@@ -10,7 +10,8 @@ import pytest
 
 from data_prep.errors import DataError
 from data_prep.features.table import N_FEATURES, feature_hash
-from data_prep.shards import SCHEMA_VERSION, Split, open_shard, scale_targets, write_shard
+from data_prep.shard_writer import write_shard
+from data_prep.shards import SCHEMA_VERSION, Split, open_shard, scale_targets
 
 MANIFEST = {"target_scale": 0.01, "first_date": "2020-01-02", "last_date": "2024-05-06"}
 

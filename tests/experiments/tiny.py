@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from data_prep.features.table import N_FEATURES
-from data_prep.shards import Split, write_shard
+from data_prep.shard_writer import write_shard
+from data_prep.shards import Split
 from experiments import cli
 from privacy.ledger import verify
 
