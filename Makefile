@@ -34,8 +34,9 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
+# A file at a time on each core: many tests wait for real processes.
 unit: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 bench-dp: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.dp_step

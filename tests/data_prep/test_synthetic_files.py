@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from data_prep.bars import Bars
-from data_prep.calendar import union_days
+from data_prep.calendar import common_days
 from data_prep.errors import DataError
 from data_prep.features.compute import build_context
 from data_prep.features.table import FEATURES
@@ -25,10 +25,12 @@ from data_prep.readers.macro import read_macro
 from data_prep.readers.notation import MONTH
 from data_prep.readers.series import read_series
 from data_prep.shards import Shard, open_shard
+from data_prep.store import store_bars
 from data_prep.synthetic import MarketSpec, Region, simulate
 from data_prep.synthetic.forms import FORMS, form_named, render
 from data_prep.synthetic.public_series import PublicSeries, public_series
 from data_prep.synthetic.write import write_market
+from data_prep.workers import Workers
 
 VENDORS = [*FORMS, *sorted({layout.family.name for layout in LAYOUTS})]
 DAILY = [layout.name for layout in LAYOUTS if layout.dates is not MONTH]
@@ -60,7 +62,7 @@ def series(bars: list[Bars]) -> PublicSeries:
 def in_memory(bars: list[Bars], series: PublicSeries, tmp_path_factory: pytest.TempPathFactory) -> list[Shard]:
     contexts = {
         region: build_context(
-            union_days(
+            common_days(
                 [item.dates for item in bars if item.region == region], first=MARKET.first, last=SPEC.splits.last_day
             ),
             macro=series.macro,
@@ -68,8 +70,14 @@ def in_memory(bars: list[Bars], series: PublicSeries, tmp_path_factory: pytest.T
         )
         for region in ("us", "eu")
     }
-    out = tmp_path_factory.mktemp("memory")
-    return [open_shard(path) for path in build_federation(bars, contexts, out, SPEC, sources={})]
+    out, work = tmp_path_factory.mktemp("memory"), tmp_path_factory.mktemp("work")
+    stored = [store_bars(item, work / f"{number}.npy") for number, item in enumerate(bars)]
+    calendars: dict[str, dict[str, str]] = {region: {} for region in contexts}
+    with Workers(1) as workers:
+        paths = build_federation(
+            stored, contexts, out, SPEC, work=work, workers=workers, sources={}, calendars=calendars
+        )
+    return [open_shard(path) for path in paths]
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -172,10 +180,9 @@ def test_the_market_factor_is_the_mean_return_of_the_bars(bars: list[Bars], seri
 
 
 def test_without_public_series_files_give_the_samples_of_the_embedded_market(tmp_path: Path) -> None:
-    plain = replace(MARKET, regions=MarketSpec().regions)
-    folders = write_market(tmp_path / "market", plain, "parquet")
+    folders = write_market(tmp_path / "market", MARKET, "parquet")
     files = prepare_files(folders, tmp_path / "files", SPEC, sectors=tmp_path / "market" / "sectors.csv")
-    embedded = prepare_synthetic(tmp_path / "embedded", SPEC, market=plain)
+    embedded = prepare_synthetic(tmp_path / "embedded", SPEC, market=MARKET)
     for one, other in zip(files, embedded, strict=True):
         same_samples(open_shard(one), open_shard(other), tolerance={"price": 0.0})
 

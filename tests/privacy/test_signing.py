@@ -142,6 +142,7 @@ def test_a_lost_key_is_named_and_not_made_again(tmp_path: Path) -> None:
         pem(Ed25519PrivateKey.generate(), b"password"),
         pem(Ed25519PrivateKey.generate())[:-40],
     ],
+    ids=["empty", "zeros", "no key", "another kind", "encrypted", "cut off"],
 )
 def test_what_is_no_key_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "identity.key"
