@@ -5,6 +5,8 @@
 # make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
 # make secagg-schedules   thousands of schedules of losses, lies and restarts against the secure sum
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
+# make compose-demo   20 silos, proxy and coordinator as containers; report in runs/compose
+# make compose-test   4 silos as containers, attacked and killed
 # make bench-data   ticker-years per second of the check and of the preparation of price files
 
 PYTHON ?= python3
@@ -13,7 +15,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp bench-secagg bench-data secagg-schedules audit scaling-study clean
+.PHONY: demo test lint types unit bench-dp bench-secagg bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -55,6 +57,21 @@ audit: $(VENV)/.ready
 
 scaling-study: $(VENV)/.ready
 	$(BIN)/python -m experiments.scaling --constants both
+
+# BUILD is for a mirror: --build-arg PIP_INDEX_URL=... and the like, see docker/Dockerfile.
+BUILD ?=
+images:
+	docker compose build $(BUILD) fcfl-image proxy
+
+compose-demo: images
+	mkdir -p runs
+	docker compose up --detach --no-build
+	docker compose logs --follow --no-log-prefix conductor
+	docker compose down --volumes
+
+compose-test: images $(VENV)/.ready
+	mkdir -p runs
+	FCFL_COMPOSE=1 $(BIN)/python -m pytest -p no:xdist tests/docker
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
