@@ -123,7 +123,8 @@ def test_the_proxy_passes_on_no_path_but_a_node_s() -> None:
     """Every path that Flower's SuperLink knows, against the proxy's own pattern."""
     from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
-    (pattern,) = re.findall(r"location ~ (\S+) \{", (ROOT / "docker" / "nginx.conf").read_text(encoding="utf-8"))
+    text = of_kind("coordinator.yaml", "ConfigMap")["data"]["nginx.conf"]
+    (pattern,) = re.findall(r"location ~ (\S+) \{", text)
     let_in = {path for _, path in PROTOBUF_REQUEST_TYPES if re.search(pattern, path)}
     fleet = {path for _, path in PROTOBUF_REQUEST_TYPES if path.startswith("/v1/fleet/")}
     assert let_in == fleet - {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
