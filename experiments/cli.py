@@ -27,6 +27,7 @@ from experiments.market_cli import (
     partition,
     synth,
 )
+from experiments.metrics_cli import export, metrics
 from experiments.provision.cli import provision_cli
 from experiments.provision.errors import ProvisionError
 from experiments.roster_cli import roster_cli
@@ -59,6 +60,8 @@ GROUPS = {
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
 run_cli.command("conduct")(conduct)
+run_cli.command("metrics")(metrics)
+run_cli.command("export")(export)
 silo_cli.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run_silo)
 data_cli.add_typer(fetch_cli, name="fetch")
 

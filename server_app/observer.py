@@ -1,6 +1,7 @@
 """The coordinator's ledger and history, kept beside the protocol."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,7 +15,9 @@ from privacy.ledger import Ledger
 from privacy.records import Release, RunClosed, RunOpened, parse
 from privacy.release import ReleasePlan
 from privacy.signing import SigningKey
-from server_app.run_folder import RunFolder
+from server_app.metrics import FILE, exposition
+from server_app.report.data import ReportError, load_history
+from server_app.run_folder import RunFolder, write_atomic
 
 logger = logging.getLogger("fcfl.coordinator")
 
@@ -81,7 +84,7 @@ class RunObserver:
                 spent = {**spent, charge.run: after}
 
     def finished(self, row: Mapping[str, Any]) -> None:
-        """Add a row to the history and log it in one line."""
+        """Add a row to the history, log it in one line, and write the metrics for Prometheus anew."""
         self.folder.add_row(row)
         validation = row["validation"] or {}
         logger.info(
@@ -94,6 +97,17 @@ class RunObserver:
             row["enrolled"],
             row["seconds"],
         )
+        self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        path = self.folder.path
+        try:
+            text = exposition(load_history(path), path.name, time.time())
+        except ReportError as error:
+            # What watches a run does not stop it.
+            logger.warning("%s is not written: %s", FILE, error)
+        else:
+            write_atomic(path / FILE, [text])
 
     def close(self, reason: str) -> None:
         """Enter the end of the run, once."""

@@ -11,6 +11,7 @@ Layout::
     ledger.jsonl, ledger.anchor
     journal/         checkpoint, run, and per epoch: announcement, masked vectors, bundles, survivors
     history.jsonl    one line an epoch
+    metrics.prom     the same in figures, for Prometheus
     summary.json, model.npz, report.html   at the end
     failure.json     why the run could not go on
 """

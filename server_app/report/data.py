@@ -19,7 +19,7 @@ CONFIG_NAME = "config.json"
 HISTORY_NAME = "history.jsonl"
 SUMMARY_NAME = "summary.json"
 
-PURPOSES = ("train", "evaluate")
+PURPOSES = ("scale", "train", "evaluate")
 STATUSES = ("completed", "abandoned", "empty")
 
 _HEX = re.compile(r"[0-9a-fA-F]+")
@@ -84,7 +84,8 @@ class Epoch:
     """One attempt at a secure sum; an abandoned round is followed by another epoch with the same round.
 
     `epsilon` and `budget_fraction` are upper bounds so far, as if a silo had contributed in every round; `epsilon` is
-    infinite where nothing bounds it. `validation` describes the broadcast point, not the served model.
+    infinite where nothing bounds it. `validation` describes the broadcast point, not the served model, which the
+    evaluation at the end measures on both splits.
     """
 
     epoch: int
@@ -100,6 +101,7 @@ class Epoch:
     divergence: float | None
     update_norm: float | None
     validation: Metrics | None
+    test: Metrics | None
     seconds: float
     bytes_up: int
     bytes_down: int
@@ -307,9 +309,20 @@ def load_run(run_dir: Path) -> Run:
         directory=run_dir,
         config=values,
         config_hash=config_hash,
-        history=_history(_read(run_dir, HISTORY_NAME)),
+        history=load_history(run_dir),
         summary=_summary(_Object(SUMMARY_NAME, "", _parse(SUMMARY_NAME, 1, _read(run_dir, SUMMARY_NAME)))),
     )
+
+
+def load_history(run_dir: Path) -> tuple[Epoch, ...]:
+    """Read and check the history alone, also of a run that has not ended.
+
+    Raises
+    ------
+    ReportError
+        The file is missing, unreadable or malformed; the message names file, line and key.
+    """
+    return _history(_read(run_dir, HISTORY_NAME))
 
 
 def _read(run_dir: Path, name: str) -> str:
@@ -383,6 +396,7 @@ def _epoch(row: _Object) -> Epoch:
         divergence=row.maybe_number("divergence", least=0.0),
         update_norm=row.maybe_number("update_norm", least=0.0),
         validation=None if row.null("validation") else _metrics(row.child("validation")),
+        test=None if row.value.get("test") is None else _metrics(row.child("test")),
         seconds=row.number("seconds", least=0.0),
         bytes_up=row.integer("bytes_up"),
         bytes_down=row.integer("bytes_down"),

@@ -18,6 +18,7 @@ from server_app.config import RunConfig
 from server_app.observer import RunObserver
 from server_app.run_folder import RunFolder
 from tests.fcfl_strategy.made import ORDER, RECORDS, SIGMA, cost, make_settings, make_state, make_terms, spent
+from tests.server_app.report.conftest import epoch, metrics
 
 MADE = make_settings()
 PLAN = rounds.plan_training(MADE, make_state(MADE), RECORDS)
@@ -128,20 +129,11 @@ def test_an_edited_ledger_stops_the_run(folder: RunFolder) -> None:
 
 
 def test_a_finished_epoch_is_a_row_and_a_line_of_the_log(folder: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
-    row = {
-        "epoch": 1,
-        "round": 1,
-        "status": "completed",
-        "validation": {"mse": 1.25e-4},
-        "epsilon": 0.7,
-        "survivors": 3,
-        "enrolled": 4,
-        "seconds": 2.0,
-    }
+    row = epoch(1, 1, validation=metrics(1.25e-4), epsilon=0.7, contributors=3, survivors=3, enrolled=4, seconds=2.0)
     caplog.set_level(logging.INFO, "fcfl.coordinator")
     with RunObserver.open(folder, MADE) as observer:
         observer.finished(row)
-        observer.finished({**row, "epoch": 2, "status": "abandoned", "validation": None})
+        observer.finished({**row, "epoch": 2, "status": "abandoned", "contributors": None, "validation": None})
     assert [line["epoch"] for line in folder.history()] == [1, 2]
     assert caplog.messages == [
         "round 1 completed: validation MSE 0.000125, epsilon 0.7000, survivors 3 of 4, 2.0 s",

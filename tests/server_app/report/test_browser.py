@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server_app.report import write_report
+from server_app.report.page import write_report
 
 from .conftest import HEAD, WriteRun, epoch, summary
 

@@ -94,7 +94,7 @@ def test_the_configuration_is_needed(write_run: WriteRun, key: str) -> None:
         ("epoch", 2, "2 after 2; an epoch is never reused"),
         ("round", 1, "1 after 2; rounds do not go back"),
         ("round", -1, "expected at least 0"),
-        ("purpose", "tune", "expected one of train, evaluate"),
+        ("purpose", "tune", "expected one of scale, train, evaluate"),
         ("status", "done", "expected one of completed, abandoned, empty"),
         ("contributors", 21, "21 of 20 enrolled silos"),
         ("survivors", 21, "21 of 20 enrolled silos"),

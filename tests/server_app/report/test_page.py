@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from server_app.report import ReportError, load_run, render_report, summary_table, write_report
+from server_app.report.console import summary_table
+from server_app.report.data import ReportError, load_run
+from server_app.report.page import render_report, write_report
 
 from .conftest import HEAD, ZERO, WriteRun, epoch, history, metrics, summary
 
@@ -248,3 +250,9 @@ def test_the_console_without_evaluation_or_optimum(write_run: WriteRun) -> None:
     said = console.export_text()
     assert "Nothing was learned" in said
     assert "optimum" not in said
+
+
+def test_a_run_that_measured_its_features_first_has_a_report(write_run: WriteRun) -> None:
+    scale = epoch(1, 0, purpose="scale", contributors=None, sigma=None, validation=None, epsilon=0.01)
+    page = render_report(load_run(write_run(history_=[scale, *(epoch(k + 1, k, epsilon=0.1) for k in range(1, 4))])))
+    assert re.search(r"<td[^>]*>scale</td>", page)
