@@ -190,6 +190,9 @@ class Silo:
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
             scale = _scale(arrays, plan, terms)
+            keys, secrets = protocol.RunKeys.from_bytes(folder.need("keys")), self._secrets(folder, epoch)
+            # What could not be masked is refused before it settles an epoch or costs anything.
+            protocol.check_view(run, keys, secrets, self.name, announcement, asked.publics)
             folder.check_control(plan.control_generation, released=book.spent(terms))
             self._settle(folder, book, plan, announcement.outcomes, epoch)
 
@@ -199,7 +202,6 @@ class Silo:
             may_train, may_measure = book.admits(question.training), book.admits(question.others)
             training = question.training if may_train else ()
             measured = question.others if may_measure else ()
-            keys, secrets = protocol.RunKeys.from_bytes(folder.need("keys")), self._secrets(folder, epoch)
             try:
                 vector = contribution(
                     self.sample,

@@ -197,7 +197,7 @@ def mask_input(
     without this silo's own bundle; a peer key of low order; values that do not fit the layout; a second vector under
     the same secrets (their difference would be the difference of the inputs).
     """
-    own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
+    own_id, scope, by_sender = check_view(run, keys, secrets, silo_id, announcement, publics)
     if secrets.masked:
         raise ProtocolError(
             f"epoch {secrets.epoch}: a vector was already masked with these secrets; send the stored reply again"
@@ -249,7 +249,7 @@ def answer_unmask(
     headers : sequence of MaskedHeader
         That of every survivor's vector, in their order (``envelopes.UnmaskCall.headers``).
     """
-    own_id, scope, by_sender = _view(run, keys, secrets, silo_id, announcement, publics)
+    own_id, scope, by_sender = check_view(run, keys, secrets, silo_id, announcement, publics)
     check_survivors(run, announcement, request)
     if own_id not in request.survivors:
         raise ProtocolError(f"unmask-request.survivors: {own_id} (this silo) is missing; only survivors are asked")
@@ -311,7 +311,7 @@ def erase(secrets: EpochSecrets) -> EpochSecrets:
     return replace(secrets, mask_private=b"", seed=b"", own_mask_share=b"", own_seed_share=b"")
 
 
-def _view(
+def check_view(
     run: Run,
     keys: RunKeys,
     secrets: EpochSecrets,
@@ -319,7 +319,20 @@ def _view(
     announcement: Announcement,
     publics: Sequence[BundlePublic],
 ) -> tuple[str, Scope, dict[str, BundlePublic]]:
-    """Check that secrets, announcement and signed bundles are of one epoch of this run, this silo's among them."""
+    """Check that secrets, announcement and signed bundles are of one epoch of this run, this silo's among them.
+
+    Nothing secret is used. A caller that pays for what it is about to compute asks here first.
+
+    Returns
+    -------
+    str, Scope, dict of str to BundlePublic
+        The silo, the scope of its messages, and its neighbours' bundles by sender.
+
+    Raises
+    ------
+    ProtocolError
+        Naming what does not belong together.
+    """
     if secrets.erased:
         raise ProtocolError(f"epoch {secrets.epoch}: the secrets were erased; the epoch is over for this silo")
     if secrets.silo_id != silo_id or run.roster.entry(silo_id).encryption_key != keys.encryption_key:

@@ -280,16 +280,32 @@ def test_a_contribution_that_fails_is_charged_and_not_tried_again(
             made.contribute(request, FIRST)
 
 
-def test_a_request_that_no_vector_can_be_masked_for_is_charged_once_computed(desk: MakeDesk) -> None:
-    """Else a coordinator could have the silo compute as often as it likes, and watch how long that takes."""
+def test_a_request_that_no_vector_can_be_masked_for_is_refused_before_it_costs_anything(desk: MakeDesk) -> None:
+    """Nothing is computed for it either: a coordinator cannot watch how long that takes."""
     made = desk()
     asked = made.ask(1)
     whole = MaskRequest.from_bytes(asked.bodies[FIRST])
     torn = dataclasses.replace(whole, publics=whole.publics[:-1])
-    for words in ("is missing", "free"):
-        with pytest.raises((Declined, SecAggError), match=words):
+    for _ in range(2):
+        with pytest.raises(SecAggError, match="is missing"):
             made.silo(FIRST).contribute(torn.to_bytes(), asked.arrays)
-        assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
+        assert releases_of(made.small.homes[FIRST]) == []
+    made.contribute(asked, FIRST)
+    assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1]
+
+
+def test_an_epoch_for_which_the_silo_has_no_secrets_settles_none_before_it(desk: MakeDesk) -> None:
+    made = desk()
+    completed(made, 1)
+    asked = made.ask(2, outcomes=(outcome(1, made),))
+    (made.folder(FIRST) / "2.bundle").rename(made.folder(FIRST) / "elsewhere")
+    with pytest.raises(Declined, match="not there"):
+        made.contribute(asked, FIRST)
+    assert made.small.homes[FIRST].run(RUN_ID).settled() == 0
+    assert (made.folder(FIRST) / "1.bundle").exists()
+    (made.folder(FIRST) / "elsewhere").rename(made.folder(FIRST) / "2.bundle")
+    made.contribute(asked, FIRST)
+    assert [release.epoch for release in releases_of(made.small.homes[FIRST])] == [1, 2]
 
 
 def test_secrets_of_earlier_epochs_are_erased_when_a_later_one_is_announced(desk: MakeDesk) -> None:
