@@ -167,5 +167,11 @@ def deployed(root: Path, shards: Sequence[Path]) -> Iterator[Lab]:
         lab.executor()
         yield lab
     finally:
+        import psutil  # DEBUG
+        for n, p in lab.running.items():  # DEBUG
+            try:  # DEBUG
+                print("CPU", n, psutil.Process(p.pid).cpu_times()[:4], psutil.Process(p.pid).memory_info().rss >> 20, [(c.cpu_times()[:4], c.memory_info().rss >> 20) for c in psutil.Process(p.pid).children()])  # DEBUG
+            except Exception as e:  # DEBUG
+                print(n, e)  # DEBUG
         for process in lab.running.values():
             stop(process)

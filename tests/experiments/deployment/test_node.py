@@ -137,8 +137,8 @@ def test_a_server_of_another_authority_is_refused(lab: Lab, tmp_path: Path) -> N
 def test_a_node_killed_in_training_and_one_stopped_in_training_come_back_and_the_run_goes_on(lab: Lab) -> None:
     # Three silos are the least that can unmask: every epoch that lacks one is abandoned.
     done: list[Path] = []
-    # More steps take longer, so that a node can be met while it trains.
-    settings: dict[str, Any] = {"max-abandoned": 1000, "local.steps": 50}
+    # More steps take longer, so that a node can be met while it trains; an abandoned epoch costs whoever trained.
+    settings: dict[str, Any] = {"max-abandoned": 1000, "local.steps": 50, "rounds": 1, "dp.contributions": 8}
     running = threading.Thread(target=lambda: done.append(conduct(lab, "killed", **settings)), daemon=True)
     running.start()
     node, family = training(lab, 0)
@@ -158,7 +158,7 @@ def test_a_node_killed_in_training_and_one_stopped_in_training_come_back_and_the
     lab.node(1)
     running.join(300)
     (run,) = done
-    assert [row["status"] for row in history(run)].count("completed") >= SETTINGS["rounds"]
+    assert [row["status"] for row in history(run)].count("completed") >= 1
     for home in lab.homes:
         # An epoch that is charged twice, or a run beyond its budget, is an error here.
         found = verify(home / "ledger.jsonl", home / "ledger.anchor")
