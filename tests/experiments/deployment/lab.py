@@ -140,7 +140,15 @@ class Lab:
 
     def node(self, number: int) -> subprocess.Popen[bytes]:
         home = self.homes[number]
-        return self.start(home.name, sys.executable, "-m", "client_app.node", home, "--busy", "0.5", "--idle", "0.5")
+        return self.start(home.name, sys.executable, "-m", "client_app.node", home, "--busy", "1", "--idle", "1")
+
+    def conduct(self, name: str, settings: Mapping[str, Any]) -> Path:
+        """Conduct a run in a process of its own; return its folder."""
+        run, at = self.root / name, self.coordinator
+        given = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+        where = ("--superlink", at.superlink, "--root-certificates", at.root_certificates, "--app", APP)
+        self.start("conduct", sys.executable, "-m", "experiments.cli", "run", "conduct", run, *where, *given)
+        return run
 
     def events(self, number: int) -> list[str]:
         """What a node's log says."""
@@ -167,11 +175,5 @@ def deployed(root: Path, shards: Sequence[Path]) -> Iterator[Lab]:
         lab.executor()
         yield lab
     finally:
-        import psutil  # DEBUG
-        for n, p in lab.running.items():  # DEBUG
-            try:  # DEBUG
-                print("CPU", n, psutil.Process(p.pid).cpu_times()[:4], psutil.Process(p.pid).memory_info().rss >> 20, [(c.cpu_times()[:4], c.memory_info().rss >> 20) for c in psutil.Process(p.pid).children()])  # DEBUG
-            except Exception as e:  # DEBUG
-                print(n, e)  # DEBUG
         for process in lab.running.values():
             stop(process)
