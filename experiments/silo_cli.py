@@ -44,7 +44,7 @@ def init(
 
 @silo_cli.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run(context: typer.Context) -> None:
-    """Run the node of one silo until it is stopped: HOME, and --busy or --idle seconds between two looks."""
+    """Run the node of one silo until it is stopped: HOME, and --busy and --idle, the shortest and longest pause."""
     # A process of its own: its fork server is to hold what a message needs, and nothing of this command.
     os.execv(sys.executable, [sys.executable, "-m", "client_app.node", *context.args])  # noqa: S606
 

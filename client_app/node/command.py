@@ -49,8 +49,12 @@ def log_to_stderr() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("fcfl silo run", description="Run the node of one silo until it is stopped.")
     parser.add_argument("home", type=Path, help="the silo's folder")
-    parser.add_argument("--busy", type=_seconds, default=Polling.busy, help="seconds between two looks in a run")
-    parser.add_argument("--idle", type=_seconds, default=Polling.idle, help="seconds between two looks otherwise")
+    parser.add_argument(
+        "--busy", type=_seconds, default=Polling.busy, help="shortest pause between two looks, in seconds"
+    )
+    parser.add_argument(
+        "--idle", type=_seconds, default=Polling.idle, help="longest pause, after a while without messages"
+    )
     return parser
 
 

@@ -21,23 +21,26 @@ logger = logging.getLogger("fcfl.node")
 
 @dataclass(frozen=True)
 class Polling:
-    """How often the node looks for a message.
+    """How often the node looks for a message: the longer none came, the longer the pause.
+
+    Every look costs the coordinator a signature check and its database; what a pause adds to a round is at most
+    ``share`` of what the node waited anyway.
 
     Attributes
     ----------
     busy, idle : float
-        Seconds between two looks while messages come, and otherwise.
-    patience : float
-        Seconds without a message after which the node counts as idle.
+        Seconds of the shortest and the longest pause.
+    share : float
+        Length of a pause against the time since the last message.
     """
 
     busy: float = 0.3
     idle: float = 3.0
-    patience: float = 120.0
+    share: float = 0.05
 
     def wait(self, silence: float) -> float:
         """Seconds until the next look after ``silence`` seconds without a message."""
-        return self.busy if silence < self.patience else self.idle
+        return max(self.busy, min(self.idle, self.share * silence))
 
 
 class Answering(Protocol):
