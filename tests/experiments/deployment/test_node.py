@@ -105,6 +105,9 @@ def test_real_nodes_give_the_bits_of_one_process_and_run_none_of_the_code_that_i
     settings = {**SETTINGS, "simulation-root": str(tmp_path / "silos")}
     run_in_process(tmp_path / "run", settings, console=Console(quiet=True))
     assert weights(run) == weights(tmp_path / "run")
+    # It was shipped: the executor has unpacked it.
+    unpacked = (lab.root / "flower").rglob("client_app/app.py")
+    assert FOREIGN.format(marker=str(marker)) in [path.read_text() for path in unpacked]
     assert not marker.exists()
 
 
