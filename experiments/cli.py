@@ -14,7 +14,7 @@ from rich.table import Table
 
 from client_app.errors import SiloError
 from data_prep.errors import DataError
-from experiments.deployment.cli import conduct, run_silo
+from experiments.deployment.cli import conduct
 from experiments.fetch_cli import fetch_cli
 from experiments.market_cli import (
     Alpha,
@@ -32,6 +32,7 @@ from experiments.provision.cli import provision_cli
 from experiments.provision.errors import ProvisionError
 from experiments.roster_cli import roster_cli
 from experiments.run_settings import Set, read_settings
+from experiments.silo_cli import silo_cli
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
 from secagg.errors import SecAggError
@@ -45,7 +46,6 @@ data_cli = typer.Typer(no_args_is_help=True, help="Judge price files and prepare
 run_cli = typer.Typer(
     no_args_is_help=True, help="Start and resume runs, of a simulated federation or over deployed silos."
 )
-silo_cli = typer.Typer(no_args_is_help=True, help="A silo's own folder.")
 ledger_cli = typer.Typer(no_args_is_help=True, help="Privacy ledgers.")
 secagg_cli = typer.Typer(no_args_is_help=True, help="Secure aggregation.")
 GROUPS = {
@@ -62,7 +62,6 @@ for name, group in GROUPS.items():
 run_cli.command("conduct")(conduct)
 run_cli.command("metrics")(metrics)
 run_cli.command("export")(export)
-silo_cli.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run_silo)
 data_cli.add_typer(fetch_cli, name="fetch")
 
 data_cli.command("synth")(synth)
@@ -281,28 +280,6 @@ def resume(
     stored = stored_config(run)["config"]
     (run / "failure.json").unlink(missing_ok=True)
     _conduct(run.resolve(), {**stored, "resume": True}, engine)
-
-
-@silo_cli.command("init")
-def silo_init(
-    folder: Annotated[Path, typer.Argument(help="Folder to make.")],
-    name: Annotated[str, typer.Option(help="Name in the roster.")],
-    data: Annotated[Path, typer.Option(help="Folder of the silo's samples.")],
-    epsilon: Annotated[float, typer.Option(help="Budget of the data set over all runs.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
-) -> None:
-    """Make a silo's folder: silo.toml with the policy, an identity, and an empty privacy ledger signed by it."""
-    from experiments.silos import make_silo
-
-    home = make_silo(folder, name, data, epsilon=epsilon, delta=delta)
-    console.print(f"{home.root / 'silo.toml'} written; read it and set the policy", highlight=False)
-    console.print(
-        f"identity {home.identity.fingerprint}: give {home.root / 'identity.pub'} to whoever keeps the federation's "
-        f"roster or checks its ledger, put that roster at {home.settings.roster}, and keep a copy of "
-        f"{home.root / 'identity.key'} that nobody else can read",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 @ledger_cli.command("verify")

@@ -1,7 +1,5 @@
-"""``fcfl run conduct`` and ``fcfl silo run``: what the two sides of a deployment keep running."""
+"""``fcfl run conduct``: the coordinator's side of a run over deployed silos."""
 
-import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -42,9 +40,3 @@ def conduct(
         )
     console.print(summary_table(run))
     console.print(f"report: {run / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-def run_silo(context: typer.Context) -> None:
-    """Run the node of one silo until it is stopped: HOME, and --busy or --idle seconds between two looks."""
-    # A process of its own: its fork server is to hold what a message needs, and nothing of this command.
-    os.execv(sys.executable, [sys.executable, "-m", "client_app.node", *context.args])  # noqa: S606

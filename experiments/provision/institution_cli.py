@@ -1,7 +1,6 @@
 """``fcfl provision csr`` and ``install``: what an institution does in its silo's own folder."""
 
-import json
-import tomllib
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -66,9 +65,7 @@ def install(
                 "nothing was changed"
             )
     enrolment.install(home, kit)
-    superlink = tomllib.loads(kit.files["connection.toml"].decode())["superlink"]
     root = home.resolve()
-    config = f"silo-home={json.dumps(str(root))}"
     notes = [f"{home}: kit of {kit.federation} for {kit.silo} installed, revision {kit.revision}"]
     if change.first:
         notes.append(f"Compare the fingerprints of the roster: fcfl roster check {root / 'roster.toml'}")
@@ -76,7 +73,7 @@ def install(
         notes.append(f"Read {home / 'silo.example.toml'}, set your policy, and save it as {home / 'silo.toml'}")
     say(
         *notes,
-        "The node starts with:",
-        f"  flower-supernode --superlink {superlink} --root-certificates {root / 'ca.crt'} "
-        f"--auth-supernode-private-key {root / 'supernode.key'} --node-config '{config}'",
+        "Look whether all is well, and start the node:",
+        f"  fcfl silo check {shlex.quote(str(root))}",
+        f"  fcfl silo run {shlex.quote(str(root))}",
     )

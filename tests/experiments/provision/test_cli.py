@@ -74,9 +74,8 @@ def test_a_federation_from_the_first_command_to_tls(
         say("export", name, "--out", kit, "--project", project)
         shown = say("install", kit, "--home", tmp_path / name, "--fingerprint", authority)
         home = tmp_path / name
-        start = f"--superlink fl.example.org:443 --root-certificates {home / 'ca.crt'}"
-        assert start in shown
-        assert f"--auth-supernode-private-key {home / 'supernode.key'}" in shown
+        assert f"fcfl silo check {home}" in shown
+        assert f"fcfl silo run {home}" in shown
         # The institution reads the example and makes it its policy.
         write(home / "silo.toml", (home / "silo.example.toml").read_bytes())
         assert fcfl(monkeypatch, "roster", "check", home / "roster.toml", "--silo", home) == 0
