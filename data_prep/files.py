@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,8 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 def work_directory(parent: Path) -> Iterator[Path]:
     """Give the directory `.preparing` below `parent`, on the same file system as its siblings.
 
-    It is removed at the end and after a `DataError`. After any other end, a kill included, it stays, and the next
-    preparation finds in it what this one finished.
+    It is removed at the end and after a `DataError`, then with `parent` if nothing else is in it. After any other end, a
+    kill included, it stays, and the next preparation finds in it what this one finished.
 
     Raises
     ------
@@ -80,6 +80,8 @@ def work_directory(parent: Path) -> Iterator[Path]:
             yield path
         except DataError:
             shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                parent.rmdir()
             raise
         shutil.rmtree(path, ignore_errors=True)
     finally:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from data_prep.errors import DataError
 from data_prep.features.table import N_FEATURES
 from data_prep.prepare import FederationSpec, prepare_synthetic
-from data_prep.shards import SPLIT_NAMES, Shard, Split, open_shard, write_shard
+from data_prep.shard_writer import write_shard
+from data_prep.shards import SPLIT_NAMES, Shard, Split, open_shard
 from data_prep.synthetic import MarketSpec
 from experiments.partition.picture import COLOURS, INK, check_ending, draw, own_colours, render
 from experiments.partition.table import BINS, PartitionTable, partition_table, read_partition, total_variation
