@@ -4,12 +4,13 @@ import argparse
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from client_app.errors import SiloError
 from client_app.home import SiloHome
-from client_app.node.fleet import NodeError
+from client_app.node.errors import NodeError
 from client_app.node.service import Polling, run_node
 from client_app.node.settings import load_connection
 from privacy.errors import IdentityError
@@ -39,6 +40,10 @@ def log_to_stderr() -> None:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logger.setLevel(logging.INFO)
+    # Flower's own lines are no JSON, and name messages and objects.
+    flower = logging.getLogger("flwr")
+    flower.handlers.clear()
+    flower.setLevel(logging.WARNING)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,4 +76,13 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         logger.error("%s: %s", error.filename or "a file", error.strerror or "cannot be used")
         return FAILED
+    except Exception as error:  # noqa: BLE001 - the text may depend on data
+        logger.error("%s; this is a defect of the software", _where(error))
+        return FAILED
     return 0
+
+
+def _where(error: BaseException) -> str:
+    """Type and place of an error, without its text."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {place.name}, {Path(place.filename).name}:{place.lineno}"

@@ -1,25 +1,20 @@
 """The node's loop: take a message, answer it, look again."""
 
-import json
 import logging
-import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from flwr.app import Message
 
-from client_app.home import write_atomic
-from client_app.node.fleet import Connection, FleetLink, RunOver, connect
+from client_app.node.errors import MessageLost, Stopped
+from client_app.node.fleet import connect, seconds_left
+from client_app.node.settings import Connection
+from client_app.node.status import Status, only_node
 from client_app.node.worker import Worker
-
-STATUS = "node.json"
-STATUS_SECONDS = 10.0
 
 logger = logging.getLogger("fcfl.node")
 
@@ -52,70 +47,89 @@ class Answering(Protocol):
         """Return the reply, or None if the node is being stopped."""
 
 
+class Link(Protocol):
+    """Where messages come from and replies go to; see `client_app.node.fleet.FleetLink`."""
+
+    @property
+    def node_id(self) -> int:
+        """Id of this node."""
+
+    def pull(self) -> Message | None:
+        """Take the next message."""
+
+    def push(self, reply: Message, seconds: float, until: float) -> None:
+        """Send a reply."""
+
+
 def run_node(home: Path, connection: Connection, polling: Polling) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Raises
     ------
-    client_app.node.fleet.NodeError
-        If the coordinator does not let the node in, or not any more.
+    client_app.node.errors.NodeError
+        If the coordinator does not let the node in, or not any more, or another node of the folder runs.
     """
     stopping = threading.Event()
+
+    def stop(number: int, _: object) -> None:
+        stopping.set()
+        signal.signal(number, signal.SIG_DFL)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    worker = Worker(home, stopping)
-    with connect(connection, stopping) as link:
-        logger.info("connected to %s as node %d", connection.superlink, link.node_id)
-        serve(link, worker, polling, stopping, home / STATUS)
+        signal.signal(number, stop)
+    with only_node(home):
+        status, worker = Status(home), Worker(home, stopping)
+        try:
+            with connect(connection, stopping, status.contact) as link:
+                status.contact(link.node_id)
+                logger.info("connected to %s as node %d", connection.superlink, link.node_id)
+                serve(link, worker, polling, stopping, status)
+        except Stopped:
+            pass
     logger.info("stopped")
 
 
-def serve(link: FleetLink, worker: Answering, polling: Polling, stopping: threading.Event, status: Path) -> None:
-    """Answer messages until ``stopping`` is set; ``status`` shows that the node is alive."""
-    told = served = float("-inf")
+def serve(link: Link, worker: Answering, polling: Polling, stopping: threading.Event, status: Status) -> None:
+    """Answer messages until ``stopping`` is set.
+
+    Raises
+    ------
+    NodeError
+    Stopped
+    """
+    served = float("-inf")
     while not stopping.is_set():
-        try:
-            message = link.pull()
-            if message is not None:
-                served = time.monotonic()
-                _serve_one(link, worker, message)
-        except RunOver:
-            message = None
-            logger.info("the run of the message is over")
-        now = time.monotonic()
-        if message is not None or now - told >= STATUS_SECONDS:
-            told = now
-            _tell(status, link.node_id, message)
+        message = _pull(link)
+        status.contact()
         if message is None:
-            stopping.wait(polling.wait(now - served))
+            stopping.wait(polling.wait(time.monotonic() - served))
+            continue
+        status.answering(message.metadata.message_type)
+        try:
+            _serve_one(link, worker, message)
+        finally:
+            status.answering(None)
+        served = time.monotonic()
 
 
-def _serve_one(link: FleetLink, worker: Answering, message: Message) -> None:
-    began = time.monotonic()
-    data = message.metadata
-    left = data.created_at + data.ttl - time.time()
-    if left <= 0:
-        logger.info("%s: expired before it arrived", data.message_type)
-        return
+def _pull(link: Link) -> Message | None:
+    try:
+        return link.pull()
+    except MessageLost as reason:
+        logger.warning("a message is lost: %s", reason)
+        return None
+
+
+def _serve_one(link: Link, worker: Answering, message: Message) -> None:
+    kind, left, began = message.metadata.message_type, seconds_left(message), time.monotonic()
     reply = worker.answer(message, link.node_id, left)
     seconds = time.monotonic() - began
     if reply is None:
-        logger.warning("%s: stopped before the reply", data.message_type)
+        logger.warning("%s: stopped before the reply", kind)
         return
-    link.push(reply, seconds)
-    logger.info("%s: answered in %.2f s", data.message_type, seconds)
-
-
-def _tell(path: Path, node_id: int, message: Message | None) -> None:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    state: Mapping[str, object] = {"node_id": node_id, "pid": os.getpid(), "contact": now}
-    last = {"message": message.metadata.message_type, "message_at": now} if message is not None else _last(path)
-    write_atomic(path, json.dumps({**state, **last}).encode())
-
-
-def _last(path: Path) -> Mapping[str, object]:
     try:
-        stored = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return {key: stored[key] for key in ("message", "message_at") if isinstance(stored, dict) and key in stored}
+        link.push(reply, seconds, began + left)
+    except MessageLost as reason:
+        logger.warning("%s: the reply is lost: %s", kind, reason)
+    else:
+        logger.info("%s: answered in %.2f s", kind, seconds)
