@@ -247,7 +247,7 @@ def test_whoever_was_lost_before_the_survivors_were_fixed_is_not_asked_again(
 
 def test_a_run_that_gave_up_goes_on_once_its_silos_are_back(samples: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    config = config_of(run, **{"max-abandoned": 2, "rounds": 4})
+    config = config_of(run, **{"max-abandoned": 2, "rounds": 4, "deadline.train": 1})
 
     def away(message: Message) -> Fault | None:
         lost = message.metadata.message_type == "train" and message.metadata.dst_node_id >= 1002
@@ -267,7 +267,7 @@ def test_a_run_that_gave_up_goes_on_once_its_silos_are_back(samples: Path, tmp_p
 def test_a_run_whose_last_training_epoch_was_abandoned_still_has_its_report(samples: Path, tmp_path: Path) -> None:
     """The evaluation then bears a smaller round than the epoch before it."""
     run = tmp_path / "run"
-    config = config_of(run, rounds=2)
+    config = config_of(run, **{"rounds": 2, "deadline.train": 1})
 
     def away(message: Message) -> Fault | None:
         lost = message.metadata.message_type == "train" and message.metadata.group_id == "2"
