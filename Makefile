@@ -47,10 +47,9 @@ bench-secagg: $(VENV)/.ready
 secagg-schedules: $(VENV)/.ready
 	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py
 
-# Starts anew: a scenario that fails leaves "not run" in the table.
 recovery: $(VENV)/.ready
 	rm -rf runs/recovery
-	-FCFL_RECOVERY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -n 0 tests/experiments/deployment/test_recovery*.py
+	-FCFL_RECOVERY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -p no:xdist tests/experiments/deployment/test_recovery*.py
 	$(BIN)/python -m tests.experiments.deployment.scenarios
 
 bench-data: $(VENV)/.ready

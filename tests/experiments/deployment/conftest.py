@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.experiments.deployment.runs import Run
-from tests.experiments.deployment.scenarios import note
+from tests.experiments.deployment.scenarios import FAILED, note
 from tests.experiments.deployment.stack import Stack, deployed
 
 
@@ -42,4 +42,5 @@ def begin(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Callable[...
 @pytest.fixture
 def outcome(request: pytest.FixtureRequest) -> Callable[[object], None]:
     """Write what came of a scenario where the table is made from."""
+    note(request.node.name, FAILED)
     return lambda text: note(request.node.name, str(text))

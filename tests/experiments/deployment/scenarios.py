@@ -15,6 +15,7 @@ DOCUMENT = ROOT / "docs" / "operations.md"
 OUTCOMES = ROOT / "runs" / "recovery"
 BEGIN, END = "<!-- recovery: made by make recovery -->", "<!-- /recovery -->"
 ENABLED = "FCFL_RECOVERY"
+FAILED = "**fails**, or could not be run"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ full = pytest.mark.skipif(not os.environ.get(ENABLED), reason=f"set {ENABLED}=1,
 
 
 def note(test: str, outcome: str) -> None:
-    """Write the outcome of one scenario; one that failed leaves none."""
+    """Write the outcome of one scenario."""
     if os.environ.get(ENABLED):
         OUTCOMES.mkdir(parents=True, exist_ok=True)
         told = {"test": test, "outcome": outcome, "fcfl": version("fcfl"), "flwr": version("flwr")}
