@@ -4,6 +4,7 @@
 # make scaling-study   public scaling of the features against private means and variances, in runs/scaling
 # make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
 # make secagg-schedules   thousands of schedules of losses, lies and restarts against the secure sum
+# make recovery   every process of a deployment killed on purpose, and the table of what came of it in docs/operations.md
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
 # make compose-demo   20 silos, proxy and coordinator as containers; report in runs/compose
 # make compose-test   4 silos as containers, attacked and killed
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit bench-dp bench-secagg bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
+.PHONY: demo test lint types unit recovery bench-dp bench-secagg bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -48,6 +49,11 @@ bench-secagg: $(VENV)/.ready
 
 secagg-schedules: $(VENV)/.ready
 	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py
+
+recovery: $(VENV)/.ready
+	rm -rf runs/recovery
+	-FCFL_RECOVERY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -p no:xdist tests/experiments/deployment/test_recovery*.py
+	$(BIN)/python -m tests.experiments.deployment.scenarios
 
 bench-data: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.data_prep

@@ -49,10 +49,12 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     ttl = settings.deadlines.enrol
     messages: list[Message] = [request(ENROL, node, body, ttl=ttl, group="0") for node in nodes]
     left = max(deadline - time.monotonic(), settings.deadlines.poll)
-    answers = mailbox.exchange(messages, left)
-
     stored = journal.get("run")
     run = None if stored is None else Run.from_bytes(stored)
+    answers: list[Answer] = []
+    least = settings.silos if run is None else run.minimum
+    mailbox.insist(messages, answers.append, left, lambda _: sum(a.body is not None for a in answers) < least)
+
     shown = journal.get("roster")
     roster = run.roster if run is not None else None if shown is None else Roster.from_bytes(shown)
     found: dict[str, tuple[int, Enrolment]] = {}
@@ -97,6 +99,36 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     agreed = [Enrolment.from_bytes(data) for data in enrolled if data is not None]
     federation = Federation(run, {silo: node for silo, (node, _) in found.items()}, journal)
     return federation, {enrolment.silo_id: enrolment.records for enrolment in agreed}
+
+
+def find_missing(
+    grid: Grid, mailbox: Mailbox, settings: Settings, federation: Federation, timeout: float = 0.0
+) -> None:
+    """Ask nodes that are not known for the silos that were away when the run was taken up.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds to wait for them; later answers are taken whenever they arrive.
+    """
+    if len(federation.nodes) == len(federation.run.roster.entries):
+        return
+    strangers = sorted(set(grid.get_node_ids()) - federation.silos.keys() - federation.strangers)
+
+    def receive(answer: Answer) -> None:
+        if answer.unreachable:
+            return
+        enrolment = _read(answer, settings)
+        if enrolment is None or not _listed(federation.run.roster, enrolment):
+            federation.strangers.add(answer.node)
+            if enrolment is not None:
+                mailbox.send(_closing(settings, [answer.node]), lambda _: None)
+        elif enrolment.silo_id not in federation.nodes:
+            logger.info("%s is back, on node %d", enrolment.silo_id, answer.node)
+            federation.add(enrolment.silo_id, answer.node)
+
+    body, ttl = settings.terms.to_bytes(), settings.deadlines.enrol
+    mailbox.wait(mailbox.send([request(ENROL, node, body, ttl=ttl, group="0") for node in strangers], receive), timeout)
 
 
 def _closing(settings: Settings, nodes: Iterable[int]) -> list[Message]:

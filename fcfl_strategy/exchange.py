@@ -11,6 +11,8 @@ from secagg.arrays import Arrays, load
 from secagg.errors import ProtocolError
 
 BODY, ARRAYS = "body", "arrays"
+# Seconds until a silo that could not be reached is asked again; doubled up to the second.
+AGAIN_SECONDS, LONGEST_SECONDS = 1.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Answer:
     arrays: Arrays
     code: int | None = None
     size: int = 0
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether not even a refusal came back: the node is offline, or its work broke off."""
+        return self.body is None and self.code is None
 
 
 def request(
@@ -113,11 +120,53 @@ class Mailbox:
             if asked is not None:
                 asked.received(_answer(asked.node, reply))
 
+    def insist(
+        self, messages: Iterable[Message], received: Receiver, timeout: float, short: Callable[[set[int]], bool]
+    ) -> None:
+        """Send messages, and unreachable nodes theirs again, until there is enough or ``timeout`` seconds have passed.
+
+        A line that was cut must not cost an epoch while its deadline runs. The request stays the same to the byte, so
+        that a silo which has answered gives the answer again, from its outbox, and spends nothing.
+
+        Parameters
+        ----------
+        messages : iterable of Message
+        received : callable
+            Gets every answer; that of an unreachable node once nobody asks any more.
+        timeout : float
+            Seconds.
+        short : callable
+            Whether too few have answered, and the nodes given, if they did, would make them enough.
+        """
+        end, pause = time.monotonic() + timeout, AGAIN_SECONDS
+        asked, lost = list(messages), dict[int, Answer]()
+
+        def receive(answer: Answer) -> None:
+            if answer.unreachable:
+                lost[answer.node] = answer
+            else:
+                received(answer)
+
+        self.wait(self.send(asked, receive), timeout)
+        while lost and short(set(lost)) and (left := end - time.monotonic()) > pause:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_SECONDS)
+            asked = [_again(message, left) for message in asked if message.metadata.dst_node_id in lost]
+            lost.clear()
+            self.wait(self.send(asked, receive), end - time.monotonic())
+        for answer in lost.values():
+            received(answer)
+
     def exchange(self, messages: Iterable[Message], timeout: float) -> list[Answer]:
         """Send messages and return the answers that arrive within ``timeout`` seconds, in order of arrival."""
         answers: list[Answer] = []
         self.wait(self.send(messages, answers.append), timeout)
         return answers
+
+
+def _again(message: Message, ttl: float) -> Message:
+    data = message.metadata
+    return Message(message.content, data.dst_node_id, data.message_type, ttl=ttl, group_id=data.group_id)
 
 
 def _answer(node: int, reply: Message) -> Answer:

@@ -6,7 +6,7 @@ answer them.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import cbor2
 import numpy as np
@@ -44,6 +44,17 @@ class Federation:
         self.nodes = dict(nodes)
         self.silos = {node: silo for silo, node in nodes.items()}
         self.journal = journal
+        self.strangers: set[int] = set()
+        """Nodes that answered and are of no silo of this run."""
+
+    def add(self, silo: str, node: int) -> None:
+        """Note from which node a silo answers that was away when the run was taken up."""
+        self.nodes[silo], self.silos[node] = node, silo
+
+    def would_do(self, participants: Collection[str], held: Collection[str], lost: Iterable[int]) -> bool:
+        """Whether what is held is too little for a safe sum, and the lost nodes' parts would make it enough."""
+        more = {*held, *(self.silos[node] for node in lost)}
+        return bool(self.run.shortage(participants, set(held))) and not self.run.shortage(participants, more)
 
     def name(self, epoch: int, kind: str, silo: str) -> str:
         """Journal name of what one silo sent."""

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fcfl_strategy import checkpoint, rounds
-from fcfl_strategy.enrolment import CLOSE, enrol
+from fcfl_strategy.enrolment import CLOSE, enrol, find_missing
 from fcfl_strategy.errors import RunError, SumError
 from fcfl_strategy.exchange import Mailbox, request
 from fcfl_strategy.journal import Journal
@@ -165,7 +165,13 @@ class FcflStrategy(Strategy):
             messages = list(configure(settled.rounds + 1, ArrayRecord(), ConfigRecord(), self._grid))
             opened = self._opened
             self.observer.announced(opened.secure.number, opened.plan)
-            self._mailbox.wait(self._mailbox.send(messages, opened.secure.receive_masked), waits.train)
+            secure, federation = opened.secure, self._federation
+            self._mailbox.insist(
+                messages,
+                secure.receive_masked,
+                waits.train,
+                lambda lost: federation.would_do(secure.announcement.ids, secure.masked, lost),
+            )
             if training:
                 _, metrics = self.aggregate_train(settled.rounds + 1, ())
             elif purpose == "scale":
@@ -203,16 +209,23 @@ class FcflStrategy(Strategy):
         """
         if self.journal.get(f"{epoch:08d}.announcement") is not None:
             return
-        held = self._federation.bundles(epoch)
-        if epoch == 1 or self._federation.run.shortage(held.keys(), held.keys()):
-            self._mailbox.wait(self._ask_to_join(epoch), self.settings.deadlines.unmask)
+        federation, waits = self._federation, self.settings.deadlines
+        held = federation.bundles(epoch)
+        if epoch == 1 or federation.run.shortage(held.keys(), held.keys()):
+            # A run that was taken up over a line that is cut may know too few nodes.
+            find_missing(self._grid, self._mailbox, self.settings, federation, waits.unmask)
+            self._mailbox.insist(
+                self._join_requests(epoch),
+                lambda answer: federation.receive_bundle(answer, epoch),
+                waits.unmask,
+                lambda lost: bool(federation.run.shortage((held := federation.bundles(epoch)), held)),
+            )
 
-    def _ask_to_join(self, epoch: int) -> set[str]:
-        """Ask the silos without a bundle for ``epoch``; their answers are taken whenever they arrive."""
+    def _join_requests(self, epoch: int) -> list[Message]:
+        """Requests to the silos without a bundle for ``epoch``."""
         federation = self._federation
         missing = set(federation.nodes) - set(federation.bundles(epoch))
-        messages = federation.join_requests(epoch, missing, self.settings.deadlines.unmask)
-        return self._mailbox.send(messages, lambda answer: federation.receive_bundle(answer, epoch))
+        return federation.join_requests(epoch, missing, self.settings.deadlines.unmask)
 
     # --- Flower's interface, one epoch ------------------------------------------------------------
 
@@ -283,9 +296,16 @@ class FcflStrategy(Strategy):
     def _unmask(self) -> dict[str, np.ndarray[Any, Any]]:
         waits, secure = self.settings.deadlines, self._opened.secure
         asked = secure.fix_survivors()
-        shares = self._mailbox.send(secure.unmask_requests(asked, waits.unmask), secure.receive_shares)
-        self._ask_to_join(secure.number + 1)
-        self._mailbox.wait(shares, waits.unmask)
+        federation, epoch = self._federation, secure.number + 1
+        # Latecomers are asked beside the unmasking; their answers are taken whenever they arrive.
+        find_missing(self._grid, self._mailbox, self.settings, federation)
+        self._mailbox.send(self._join_requests(epoch), lambda answer: federation.receive_bundle(answer, epoch))
+        self._mailbox.insist(
+            secure.unmask_requests(asked, waits.unmask),
+            secure.receive_shares,
+            waits.unmask,
+            lambda lost: federation.would_do(secure.announcement.ids, secure.shares, lost),
+        )
         return secure.sums()
 
     def _weights(self) -> ArrayRecord:

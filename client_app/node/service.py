@@ -82,6 +82,8 @@ def run_node(home: Path, connection: Connection, polling: Polling) -> None:
         signal.signal(number, stop)
     with only_node(home):
         status, worker = Status(home), Worker(home, stopping)
+        # Before the coordinator counts on this silo.
+        worker.warm_up()
         try:
             with connect(connection, stopping, status.contact) as link:
                 status.contact(link.node_id)

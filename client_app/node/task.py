@@ -14,6 +14,10 @@ WARM = ("client_app.app", "client_app.local_training", "client_app.evaluation", 
 FAILED = 70
 
 
+def nothing() -> None:
+    """Show that a process can be forked, once all of `WARM` is imported."""
+
+
 def answer(replies: Connection, message: "Message", node_id: int, silo_home: str) -> None:
     """Answer ``message`` with the installed ClientApp and send the reply through ``replies``.
 

@@ -22,11 +22,12 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.node.errors import NodeError
-from client_app.node.task import WARM, answer
+from client_app.node.task import WARM, answer, nothing
 
 LOOK_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 STARTS = 2
+NO_PROCESS = "no process can be started for a message; look at memory and limits of processes, start again"
 
 logger = logging.getLogger("fcfl.node")
 
@@ -63,6 +64,22 @@ class Worker:
         self._context.set_forkserver_preload(list(warm))
         # Its imports take seconds, which the first message would wait for.
         forkserver.ensure_running()
+
+    def warm_up(self) -> None:
+        """Wait until the fork server has imported everything; a message that came earlier would wait for it.
+
+        Raises
+        ------
+        NodeError
+            If no process can be started.
+        """
+        process = self._context.Process(target=nothing, daemon=True)
+        try:
+            process.start()
+        except (OSError, EOFError):
+            raise NodeError(NO_PROCESS) from None
+        process.join()
+        process.close()
 
     def answer(self, message: Message, node_id: int, seconds: float) -> Message | None:
         """Return the reply; an error without a reason if the process died or took longer than ``seconds``.
@@ -107,7 +124,7 @@ class Worker:
                     logger.error("the fork server is gone (%s)", type(error).__name__)
                 else:
                     return receiver, process
-        raise NodeError("no process can be started for a message; look at memory and limits of processes, start again")
+        raise NodeError(NO_PROCESS)
 
     def _reply(self, receiver: PipeEnd, end: float) -> Message | None:
         while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from experiments.deployment.control import ONLINE, Coordinator, control, nodes, register
+from experiments.deployment.control import ONLINE, Coordinator, control, nodes, register, under_way
 from experiments.flower import CONNECTION, run_command, toml
 from experiments.training import LOOK_SECONDS, ProgressBar, failure
 from fcfl_strategy.errors import RunError
+from secagg.messages import Run
 from server_app.config import RunConfig
 from server_app.run_folder import stored_config
 
@@ -32,6 +33,8 @@ class Patience:
     ----------
     online : float
         Seconds until enough silos must be online.
+    missing : float
+        Seconds for which a run that has begun waits for silos that it can do without.
     superlink : float
         Seconds for which the SuperLink may be away at the start.
     attempts : int
@@ -39,6 +42,7 @@ class Patience:
     """
 
     online: float = 600.0
+    missing: float = 90.0
     superlink: float = 120.0
     attempts: int = 5
 
@@ -85,17 +89,21 @@ def conduct_deployed(
     if (run / "summary.json").exists():
         console.print(f"{run}: the run has ended", highlight=False)
         return
-    silos, rounds = int(settings["silos"]), int(settings["rounds"])
+    rounds = int(settings["rounds"])
     _register(coordinator, keys, patience, console)
-    _await_online(coordinator, silos, patience, console)
     run.mkdir(parents=True, exist_ok=True)
     environment = _environment(home, coordinator)
     idle = 0
-    while True:
+    # An earlier call of this command may have been killed, and the ServerApp that it started go on.
+    _follow(coordinator, run, rounds, patience, console)
+    while not (run / "summary.json").exists():
+        _await_online(coordinator, run, int(settings["silos"]), patience, console)
         before = _epochs(run)
         resumed = {**settings, "resume": (run / "config.json").exists()}
         (run / "failure.json").unlink(missing_ok=True)
         _submit(resumed, app, home, environment, run, rounds, console)
+        # The stream of the log ends with the SuperLink, the ServerApp does not.
+        _follow(coordinator, run, rounds, patience, console)
         if (run / "summary.json").exists():
             return
         if (reason := failure(run)) is not None:
@@ -107,7 +115,23 @@ def conduct_deployed(
                 "SuperLink and executor, then give the same command again"
             )
         console.print("the run broke off; it is taken up again", highlight=False)
-        _await_online(coordinator, silos, patience, console)
+
+
+def _follow(coordinator: Coordinator, run: Path, rounds: int, patience: Patience, console: Console) -> None:
+    """Wait until no ServerApp works in the run's folder: a second one there would only fail."""
+
+    def working() -> bool:
+        with control(coordinator) as client:
+            return under_way(client, run)
+
+    if not _retried(working, patience.superlink):
+        return
+    console.print("a ServerApp is at work on the run; following it", highlight=False)
+    with ProgressBar(run, rounds, console) as bar:
+        while _retried(working, patience.superlink):
+            bar.look()
+            time.sleep(WAIT_SECONDS)
+        bar.look()
 
 
 def _submit(
@@ -170,17 +194,26 @@ def _register(coordinator: Coordinator, keys: Sequence[Path], patience: Patience
     _retried(attempt, patience.superlink)
 
 
-def _await_online(coordinator: Coordinator, silos: int, patience: Patience, console: Console) -> None:
+def _await_online(coordinator: Coordinator, run: Path, silos: int, patience: Patience, console: Console) -> None:
+    """Wait until all silos are online; a run that has begun goes on without those that stay away, if it can."""
+    least, begun = silos, time.monotonic()
+    if (stored := run / "journal" / "run").exists():
+        least = Run.from_bytes(stored.read_bytes()).minimum
+
     def online() -> int:
         with control(coordinator) as client:
             return sum(status == ONLINE for status in nodes(client).values())
 
-    end, seen = time.monotonic() + patience.online, -1
+    seen = -1
     while (found := _retried(online, patience.superlink)) < silos:
         if found != seen:
             console.print(f"{found} of {silos} silos are online", highlight=False)
             seen = found
-        if time.monotonic() >= end:
+        waited = time.monotonic() - begun
+        if found >= least and waited >= patience.missing:
+            console.print(f"the run goes on without the others; {least} are enough", highlight=False)
+            return
+        if waited >= patience.online:
             raise RunError(f"{found} of {silos} silos are online after {patience.online:g} s; see the others' logs")
         time.sleep(WAIT_SECONDS)
     console.print(f"{found} of {silos} silos are online", highlight=False)

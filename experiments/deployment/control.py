@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+from flwr.common.constant import Status
+from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
@@ -63,6 +64,16 @@ def nodes(client: ControlHttpClient) -> Mapping[bytes, str]:
     """Return the status of every registered node by its public key (PEM)."""
     found = client.ListNodes(ListNodesRequest()).nodes_info
     return {bytes(node.public_key): node.status for node in found if node.status != GONE}
+
+
+def under_way(client: ControlHttpClient, run: Path) -> bool:
+    """Whether a ServerApp works in a run folder, or is about to, as far as the SuperLink knows.
+
+    A ServerApp that was killed counts until its heartbeat is missed, about three quarters of a minute.
+    """
+    found = client.ListRuns(ListRunsRequest()).run_dict.values()
+    ours = (one for one in found if one.override_config["run-dir"].string == str(run))
+    return any(one.status.status != Status.FINISHED for one in ours)
 
 
 def register(client: ControlHttpClient, keys: Iterable[Path]) -> int:

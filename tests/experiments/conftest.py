@@ -21,6 +21,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Smal
 def hurry() -> dict[str, Any]:
     """Deadlines short enough to lose messages in; replies of a LocalGrid are there once it has handled the request.
 
-    The time for unmasking includes the handling of latecomers' joins.
+    The time for unmasking and that for joining include the handling of both.
     """
-    return {"deadline.train": 0.1, "deadline.unmask": 0.8, "deadline.enrol": 0.2}
+    return {"deadline.train": 0.1, "deadline.unmask": 2.0, "deadline.enrol": 0.2}

@@ -245,9 +245,52 @@ def test_whoever_was_lost_before_the_survivors_were_fixed_is_not_asked_again(
     assert [row["survivors"] for row in history(run)] == [4, 3, 4, 4]
 
 
+class Away(LocalGrid):
+    """A node is offline until the coordinator has announced an epoch."""
+
+    def __init__(self, node: int, until: int, config: RunConfig) -> None:
+        super().__init__(client_app, 4, config.values, fault=self._offline, observe=self._see)
+        self.node, self.until, self.there = node, until, False
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in super().get_node_ids() if node != self.node or self.there]
+
+    def _see(self, message: Message) -> None:
+        self.there |= message.metadata.message_type == "train" and int(message.metadata.group_id) >= self.until
+
+    def _offline(self, message: Message) -> Fault | None:
+        return Fault("error") if message.metadata.dst_node_id == self.node and not self.there else None
+
+
+def test_a_silo_that_is_away_when_the_run_is_taken_up_joins_in_once_it_is_back(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    config = config_of(run, **{"rounds": 5, "deadline.enrol": 1})
+    grid = start(samples, run, config)
+
+    def crash(epoch: SecureEpoch, *arguments: Any) -> list[Message]:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SecureEpoch, "unmask_requests", crash)
+        with pytest.raises(Crash):
+            conduct(grid, config, run)
+    conduct(Away(1003, 3, config), resumed(run), run)
+    assert [(row["status"], row["survivors"]) for row in history(run)] == [
+        ("completed", 4),
+        ("completed", 3),
+        ("completed", 3),
+        ("completed", 4),
+        ("completed", 4),
+        ("completed", 4),
+    ]
+    assert released(run) == [1, 2, 3, 4, 5]
+
+
 def test_a_run_that_gave_up_goes_on_once_its_silos_are_back(samples: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    config = config_of(run, **{"max-abandoned": 2, "rounds": 4})
+    config = config_of(run, **{"max-abandoned": 2, "rounds": 4, "deadline.train": 1})
 
     def away(message: Message) -> Fault | None:
         lost = message.metadata.message_type == "train" and message.metadata.dst_node_id >= 1002
@@ -267,7 +310,7 @@ def test_a_run_that_gave_up_goes_on_once_its_silos_are_back(samples: Path, tmp_p
 def test_a_run_whose_last_training_epoch_was_abandoned_still_has_its_report(samples: Path, tmp_path: Path) -> None:
     """The evaluation then bears a smaller round than the epoch before it."""
     run = tmp_path / "run"
-    config = config_of(run, rounds=2)
+    config = config_of(run, **{"rounds": 2, "deadline.train": 1})
 
     def away(message: Message) -> Fault | None:
         lost = message.metadata.message_type == "train" and message.metadata.group_id == "2"

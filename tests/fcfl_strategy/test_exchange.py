@@ -1,7 +1,7 @@
 """Sending and collecting over a Grid that misbehaves."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
+from fcfl_strategy import exchange
 from fcfl_strategy.exchange import Answer, Mailbox, arrays_record, request
 from secagg.arrays import dump
 
@@ -145,6 +146,62 @@ def test_an_error_made_by_the_superlink_is_charged_to_the_node_that_was_asked() 
 
     answers, _ = ask(make)
     assert [(answer.node, answer.body, answer.code) for answer in answers] == [(7, None, None), (8, None, None)]
+
+
+class Line(FakeGrid):
+    """Node 7 is offline for its first requests; node 8 answers, node 9 declines."""
+
+    def __init__(self, offline: int) -> None:
+        super().__init__(self.reply)
+        self.left = offline
+        self.asked: list[tuple[int, bytes, float]] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        self.due.clear()
+        return super().push_messages(messages)
+
+    def reply(self, message: Message) -> list[tuple[float, Message]]:
+        node = message.metadata.dst_node_id
+        self.asked.append((node, message.content["body"]["data"], message.metadata.ttl))
+        if node == 7 and self.left > 0:
+            self.left -= 1
+            return [(0.0, Message(Error(ErrorCode.NODE_UNAVAILABLE, "node is offline"), reply_to=message))]
+        return [(0.0, reply_with(message, {"code": 1} if node == 9 else {"data": b"x"}))]
+
+
+def insist(line: Line, timeout: float, short: Callable[[set[int]], bool]) -> list[tuple[int, bytes | None]]:
+    answers: list[Answer] = []
+    messages = [request("train", node, b"question %d" % node, ttl=timeout, group="1") for node in (7, 8, 9)]
+    Mailbox(line, 0.01).insist(messages, answers.append, timeout, short)  # type: ignore[arg-type]
+    return [(answer.node, answer.body) for answer in answers]
+
+
+def test_an_unreachable_node_is_asked_the_same_again_while_too_few_have_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "AGAIN_SECONDS", 0.01)
+    line, lost = Line(offline=3), list[set[int]]()
+    assert insist(line, 20.0, lambda missing: bool(lost.append(missing) or True)) == [(8, b"x"), (9, None), (7, b"x")]
+    assert lost == [{7}] * 3
+    again = [(body, ttl) for node, body, ttl in line.asked if node == 7]
+    assert [body for body, _ in again] == [b"question 7"] * 4
+    # Nobody waits for the answer longer than for the first question's.
+    assert sorted((ttl for _, ttl in again), reverse=True) == [ttl for _, ttl in again]
+    # Who answered, a refusal included, is left alone.
+    assert [node for node, _, _ in line.asked].count(8) == [node for node, _, _ in line.asked].count(9) == 1
+
+
+def test_once_there_are_enough_nobody_is_asked_again() -> None:
+    line = Line(offline=1)
+    assert insist(line, 20.0, lambda missing: False) == [(8, b"x"), (9, None), (7, None)]
+    assert len(line.asked) == 3
+
+
+def test_asking_again_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "AGAIN_SECONDS", 0.01)
+    line = Line(offline=10**6)
+    assert insist(line, 0.3, lambda missing: True)[-1] == (7, None)
+    assert len(line.asked) > 4
 
 
 def test_a_refusal_keeps_its_code() -> None:

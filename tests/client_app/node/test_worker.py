@@ -66,6 +66,27 @@ def test_a_reply_comes_back_and_torch_gets_one_thread(worker: Worker) -> None:
     assert data_of(reply) == b"ask " + os.environ["OMP_NUM_THREADS"].encode()
 
 
+WARM_PROCESS = """
+import sys, threading
+from pathlib import Path
+from client_app.node.worker import Worker
+if __name__ == "__main__":
+    worker = Worker(Path(sys.argv[1]), threading.Event(), warm=["slow_to_import"])
+    worker.warm_up()
+    print((Path(sys.argv[1]) / "imported").exists())
+"""
+
+
+def test_warming_up_ends_once_everything_is_imported(tmp_path: Path) -> None:
+    module = f"import time; time.sleep(1.0); open({str(tmp_path / 'imported')!r}, 'w').close()"
+    (tmp_path / "slow_to_import.py").write_text(module)
+    (tmp_path / "node_process.py").write_text(WARM_PROCESS)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, str(tmp_path / "node_process.py"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.parametrize("death", [b"crash", b"half"])
 def test_a_child_that_dies_is_an_error_without_a_reason_and_the_next_message_is_answered(
     worker: Worker, death: bytes
