@@ -58,8 +58,8 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 def work_directory(parent: Path) -> Iterator[Path]:
     """Give the directory `.preparing` below `parent`, on the same file system as its siblings.
 
-    It is removed at the end and after a `DataError`, then with `parent` if nothing else is in it. After any other end, a
-    kill included, it stays, and the next preparation finds in it what this one finished.
+    It is removed at the end and after a `DataError`, then with `parent` if nothing else is in it. After any other
+    end, a kill included, it stays, and the next preparation finds in it what this one finished.
 
     Raises
     ------
