@@ -73,8 +73,8 @@ class Mailbox:
     """Messages that are under way, and what to do with their answers.
 
     Every answer is handed over as it arrives, so that it can be made durable at once. An answer that arrives
-    while another stage is waited for is handed over then; one that arrives after its message expired is
-    never seen.
+    while another stage is waited for is handed over then; one that is not there when its message is found expired
+    is never seen.
 
     Parameters
     ----------
@@ -110,15 +110,16 @@ class Mailbox:
             time.sleep(min(self._poll, end - now))
 
     def _look(self) -> None:
+        # Before anything expires: one reply whose line was cut in the middle holds up Flower's call for minutes, and
+        # the whole ones that came with it must not be thrown away for that.
+        if self._outstanding:
+            for reply in self._grid.pull_messages(list(self._outstanding)):
+                # Errors made by the SuperLink carry its own node id: the request tells who was asked.
+                asked = self._outstanding.pop(reply.metadata.reply_to_message_id, None)
+                if asked is not None:
+                    asked.received(_answer(asked.node, reply))
         now = time.monotonic()
         self._outstanding = {i: kept for i, kept in self._outstanding.items() if kept.expires > now}
-        if not self._outstanding:
-            return
-        for reply in self._grid.pull_messages(list(self._outstanding)):
-            # Errors made by the SuperLink carry its own node id: the request tells who was asked.
-            asked = self._outstanding.pop(reply.metadata.reply_to_message_id, None)
-            if asked is not None:
-                asked.received(_answer(asked.node, reply))
 
     def insist(
         self, messages: Iterable[Message], received: Receiver, timeout: float, short: Callable[[set[int]], bool]

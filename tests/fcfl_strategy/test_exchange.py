@@ -118,9 +118,26 @@ def test_an_answer_after_its_message_expired_is_never_seen() -> None:
     grid = FakeGrid(lambda m: [(0.15, reply_with(m, {"data": b"x"}))])
     mailbox, seen = Mailbox(grid, 0.01), list[Answer]()  # type: ignore[arg-type]
     asked = mailbox.send([request("query.join", 7, b"", ttl=0.05, group="1")], seen.append)
-    time.sleep(0.2)
+    time.sleep(0.1)
+    mailbox.wait(asked, 0.0)
+    time.sleep(0.1)
     mailbox.wait(asked, 1.0)
     assert seen == []
+
+
+def test_answers_that_a_cut_off_one_held_up_beyond_their_lifetime_are_not_thrown_away() -> None:
+    """Flower's call waits for the rest of a reply whose sender is gone, and then returns all that there is."""
+    grid = FakeGrid(lambda m: [(0.0, reply_with(m, {"data": b"x"}))])
+    pull = grid.pull_messages
+
+    def held_up(message_ids: Iterable[str]) -> list[Message]:
+        time.sleep(0.2)
+        return pull(message_ids)
+
+    grid.pull_messages = held_up  # type: ignore[method-assign]
+    mailbox, seen = Mailbox(grid, 0.01), list[Answer]()  # type: ignore[arg-type]
+    mailbox.wait(mailbox.send([request("train", 7, b"", ttl=0.1, group="1")], seen.append), 0.1)
+    assert [answer.node for answer in seen] == [7]
 
 
 def test_a_reply_that_comes_twice_counts_once_and_an_unasked_one_never() -> None:
