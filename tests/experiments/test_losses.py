@@ -267,7 +267,8 @@ def test_with_more_silos_lost_nothing_changes_and_the_run_says_so_at_last(
         np.testing.assert_array_equal(state.server.weights, states[max(good - 1, 0)].server.weights)
         np.testing.assert_array_equal(state.server.first_moment, states[max(good - 1, 0)].server.first_moment)
         np.testing.assert_array_equal(state.control_total, states[max(good - 1, 0)].control_total)
-    assert [outcome.status for outcome in states[-1].outcomes] == ["completed"] * good + ["abandoned"] * 3
+    # Only what some silo may still need: the completed epoch, and the last one.
+    assert [outcome.status for outcome in states[-1].outcomes] == ["completed"] * good + ["abandoned"]
     statuses = [json.loads(line)["status"] for line in (path / "history.jsonl").read_text().splitlines()]
     assert statuses == ["completed"] * good + ["abandoned"] * 3
     sums.check() if good else None

@@ -124,7 +124,7 @@ def test_the_observer_leaves_a_whole_file_after_each_epoch(folder: RunFolder) ->
 
 
 def test_figures_that_cannot_be_written_do_not_stop_a_run(folder: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
-    with RunObserver.open(folder, MADE) as observer:
+    with RunObserver.open(folder, MADE) as observer, caplog.at_level("WARNING", "fcfl.coordinator"):
         observer.finished(epoch(1, 1))
         before = (folder.path / FILE).read_bytes()
         observer.finished(epoch(2, 2, update_norm=math.nan))

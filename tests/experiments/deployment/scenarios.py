@@ -40,7 +40,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("test_a_worker_killed_in_training", "the process that trains at a silo is killed", fast=True),
     Scenario("test_the_superlink_killed_and_started_again", "SuperLink killed, started with its database", fast=True),
-    Scenario("test_the_proxy_killed_and_started_again", "proxy killed, started again", fast=True),
+    Scenario("test_the_proxy_killed_and_started_again", "proxy killed, started again"),
     Scenario("test_the_server_app_killed", "ServerApp killed while shares come in"),
     Scenario("test_the_executor_killed", "the ServerApp's executor and the ServerApp killed"),
     Scenario("test_a_node_killed_and_started_again", "a silo's node killed in training, started again"),
