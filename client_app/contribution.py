@@ -270,7 +270,7 @@ def _model(terms: RunTerms) -> Mlp:
 
     # Two torch threads on busy cores cost ten times one thread's CPU time.
     torch.set_num_threads(1)
-    return Mlp(terms.features, terms.hidden)
+    return terms.model
 
 
 def _metrics(sample: Sample, silo: str, asked: Question) -> dict[str, float]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from client_app.errors import Declined, SiloError
-from privacy.mlp import Mlp
 from privacy.release import ReleasePlan
 from privacy.terms import RunTerms
 from secagg.cbor import SILO_ID
@@ -242,7 +241,7 @@ def check_plan(policy: Policy, terms: RunTerms, plan: ReleasePlan, *, enrolled: 
         ),
         (terms.metrics or not plan.splits, "the plan sums metrics, the terms do not"),
         (
-            plan.parameters == Mlp(terms.features, terms.hidden).size,
+            plan.parameters == terms.model.size,
             "the model agreed to has another number of parameters",
         ),
         (plan.sampling_rate == terms.sampling_rate, "the sampling rate is not the agreed one"),

@@ -1,7 +1,7 @@
 """The multilayer perceptron as one flat vector with a public layout. Importing this module does not import torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from privacy.checks import whole
+from privacy.errors import PrivacyError
+from privacy.metric import WEIGHTS, Metric, from_weights, to_weights
 from privacy.model import ClippedSum
 from privacy.randomness import RandomStream
 
@@ -52,16 +54,24 @@ class Mlp:
         Width of the input.
     hidden : tuple of int
         Widths of the hidden layers, at least one.
+    metric : Metric
+        Coordinates of the parameters. The default is the weights themselves.
     """
 
     features: int = FEATURES
     hidden: tuple[int, ...] = HIDDEN
+    metric: Metric = WEIGHTS
 
     def __post_init__(self) -> None:
         """Validate by field name."""
         whole("features", self.features, 1)
         object.__setattr__(self, "hidden", tuple(whole("hidden", width, 1) for width in self.hidden))
         whole("number of hidden layers", len(self.hidden), 1)
+        if len(self.metric.exponents) not in (0, len(self.hidden) + 1):
+            raise PrivacyError(
+                f"metric.exponents: {len(self.metric.exponents)} given, expected one for each of the "
+                f"{len(self.hidden) + 1} linear maps"
+            )
 
     @cached_property
     def layout(self) -> tuple[Block, ...]:
@@ -97,9 +107,18 @@ class Mlp:
         """Number of parameters."""
         return self.layout[-1].stop
 
+    @property
+    def plain(self) -> "Mlp":
+        """The same network, whose parameters are its weights."""
+        return replace(self, metric=WEIGHTS)
+
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
         """Return the public starting point: see the function `initial_parameters` (no data, so no privacy cost)."""
         return initial_parameters(self, seed)
+
+    def weights(self, params: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+        """Return the weights of the network, parameters of `plain`: see `privacy.metric.to_weights`."""
+        return to_weights(self, params).astype(np.float32)
 
     def predict(self, params: "torch.Tensor", features: "torch.Tensor") -> "torch.Tensor":
         """Return the forecasts.
@@ -175,7 +194,7 @@ def initial_parameters(model: Mlp, seed: int) -> npt.NDArray[np.float32]:
     Returns
     -------
     ndarray of float32
-        Flat vector of length `model.size`.
+        Flat vector of length `model.size`, in the coordinates of the model's metric.
     """
     params = np.zeros(model.size, dtype=np.float32)
     fan_in = model.features
@@ -191,4 +210,4 @@ def initial_parameters(model: Mlp, seed: int) -> npt.NDArray[np.float32]:
             stream = RandomStream.seeded(seed, "initial-parameters", block.name)
             bound = 1.0 / math.sqrt(fan_in)
             params[block.span] = (2.0 * stream.uniform(block.stop - block.start) - 1.0) * bound
-    return params
+    return params if model.metric.trivial else from_weights(model, params).astype(np.float32)

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from privacy.checks import real
 from privacy.errors import PrivacyError
+from privacy.metric import factors_of
 from privacy.model import RESERVE, ROWS, ClippedSum
+from privacy.randomness import RandomStream
 
 if TYPE_CHECKING:
     from privacy.mlp import Mlp
@@ -156,6 +160,83 @@ def _forward(model: "Mlp", blocks: list[Tensor], features: Tensor) -> tuple[list
     return layers, entering, torch.mv(entering, blocks[-2]).add_(blocks[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class _Coordinates:
+    """Factors of the metric, as the kernel uses them; None where a right factor is the identity."""
+
+    scales: tuple[float, ...]
+    right: tuple[Tensor | None, ...]
+
+    def weights(self, blocks: list[Tensor]) -> list[Tensor]:
+        """Return the weights that parameters stand for."""
+        found = []
+        for index, block in enumerate(blocks):
+            of_map = min(index // 4, len(self.scales) - 1)
+            scale, right = self.scales[of_map], self.right[of_map]
+            if right is not None and index % 4 == 0:
+                block = torch.mv(right, block) if block.ndim == 1 else torch.mm(block, right)
+            found.append(block if scale == 1 else block * scale)
+        return found
+
+    def pull_back(
+        self, layers: list[_Layer], signals: list[_Signal], last: Tensor, residual: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Turn factors of gradients in the weights into those in the parameters; return those of the last map.
+
+        A gradient is an outer product of a signal and an activation. The scale goes to the signal, where a power of
+        two rounds nothing, and the right factor to the activation: row by row, so that the clipped sum keeps its
+        promise with the rows as they come out.
+        """
+        for layer, signal, scale, right in zip(layers, signals, self.scales, self.right, strict=False):
+            if right is not None:
+                layer.entering = _product(layer.entering, right)
+            if scale != 1:
+                signal.linear.mul_(scale)
+                signal.gain.mul_(scale)
+                if isinstance(signal.shift, Tensor):
+                    signal.shift.mul_(scale)
+        residual = residual * self.scales[-1]
+        signals[-1].shift = residual, weight * (self.scales[-2] / self.scales[-1])
+        return last if self.right[-1] is None else _product(last, self.right[-1]), residual
+
+
+@lru_cache(maxsize=8)
+def _coordinates(model: "Mlp") -> _Coordinates | None:
+    if model.metric.trivial:
+        return None
+    made = factors_of(model)
+    return _Coordinates(
+        made.scales, tuple(None if right is None else torch.from_numpy(right).float() for right in made.right)
+    )
+
+
+def activations(model: "Mlp", seed: int, probes: int) -> list[npt.NDArray[np.float64]]:
+    """Return what enters each linear map when standard normal inputs pass through the initial model of a seed.
+
+    No data, so no privacy cost whatever the adjacency.
+
+    Parameters
+    ----------
+    model : Mlp
+        Layer sizes.
+    seed : int
+        Public.
+    probes : int
+        Number of inputs, a multiple of 8.
+    """
+    plain = model.plain
+    normal = RandomStream.seeded(seed, "metric-probes").normal(probes * model.features)
+    inputs = torch.from_numpy(normal.astype(np.float32).reshape(probes, model.features))
+    with torch.no_grad():
+        layers, last, _ = _forward(plain, _blocks(plain, torch.from_numpy(plain.initial_parameters(seed))), inputs)
+    return [rows.double().numpy() for rows in (*(layer.entering for layer in layers), last)]
+
+
+def _weights(model: "Mlp", params: Tensor) -> list[Tensor]:
+    coordinates, blocks = _coordinates(model), _blocks(model, params)
+    return blocks if coordinates is None else coordinates.weights(blocks)
+
+
 def _padded(features: Tensor) -> Tensor:
     missing = -len(features) % _ALIKE
     return functional.pad(features, (0, 0, 0, missing)) if missing else features
@@ -165,7 +246,7 @@ def _padded(features: Tensor) -> Tensor:
 def predict(model: "Mlp", params: Tensor, features: Tensor) -> Tensor:
     """Return the forecasts; guarantee, adjacency and assumptions: see `Mlp.predict`."""
     _check_features(model, features)
-    return _forward(model, _blocks(model, params), _padded(features))[2][: len(features)]
+    return _forward(model, _weights(model, params), _padded(features))[2][: len(features)]
 
 
 def rounding() -> float:
@@ -225,9 +306,9 @@ def _factors(
 
 
 def _backward(
-    model: "Mlp", blocks: list[Tensor], layers: list[_Layer], residual: Tensor, norms: _Norms
+    model: "Mlp", blocks: list[Tensor], layers: list[_Layer], residual: Tensor, norms: _Norms | None
 ) -> list[_Signal]:
-    """Output gradients of every layer; their norms are taken while they are in the cache."""
+    """Output gradients of every layer; their norms, if wanted, are taken while they are in the cache."""
     signal = torch.outer(residual, blocks[-2])
     signals: list[_Signal] = []
     for index in reversed(range(len(layers))):
@@ -240,7 +321,8 @@ def _backward(
         into_linear = torch.ops.aten.gelu_backward.grad_input(into_activation, layer.linear, grad_input=into_activation)
         by_shift = signal if index < len(layers) - 1 else (residual, blocks[-2])
         signals.append(_Signal(into_linear, by_gain, by_shift))
-        norms.of_signal(index, signals[-1])
+        if norms is not None:
+            norms.of_signal(index, signals[-1])
         if index > 0:
             signal = _product(into_linear, weight)
     return signals[::-1]
@@ -276,14 +358,20 @@ def clipped_gradient_sum(
 def _sum_into(
     total: Tensor, model: "Mlp", params: Tensor, features: Tensor, targets: Tensor, limit: float
 ) -> tuple[int, float]:
-    rows, blocks = len(features), _blocks(model, params)
+    rows, coordinates, blocks = len(features), _coordinates(model), _weights(model, params)
     layers, last, forecast = _forward(model, blocks, _padded(features))
     residual = torch.zeros_like(forecast)  # of the rows added, so that their gradients are 0
     torch.sub(forecast[:rows], targets, out=residual[:rows])
     norms = _Norms.room(len(layers), len(residual), torch.float32)
-    signals = _backward(model, blocks, layers, residual, norms)
+    signals = _backward(model, blocks, layers, residual, norms if coordinates is None else None)
+    output = blocks[-2]
+    if coordinates is not None:
+        last, residual = coordinates.pull_back(layers, signals, last, residual, output)
+        output = output * (coordinates.scales[-2] / coordinates.scales[-1])
+        for index, signal in enumerate(signals):
+            norms.of_signal(index, signal)
     entering = [*(layer.entering for layer in layers), last]
-    factors, kept, null = _factors(norms, entering, signals, residual, blocks[-2], limit)
+    factors, kept, null = _factors(norms, entering, signals, residual, output, limit)
     zeroed = 0
     if null is not None:
         zeroed = int(null[:rows].sum())

@@ -8,6 +8,8 @@ from typing import ClassVar
 from privacy.conversion import Conversion
 from privacy.count_filter import Budget
 from privacy.errors import PrivacyError
+from privacy.metric import Metric
+from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.records import (
     PRIVATE,
@@ -90,6 +92,8 @@ class RunTerms(Wire):
     features : int
     hidden : tuple of int
         Input width and hidden widths of the model.
+    metric : Metric
+        Coordinates of its parameters (errata E28).
     noise_seed : int or None
         Set only in seeded runs, which are not private; a silo refuses unless its policy allows it.
     metrics : bool
@@ -128,6 +132,7 @@ class RunTerms(Wire):
     min_probability: float
     features: int
     hidden: tuple[int, ...]
+    metric: Metric
     noise_seed: int | None
     metrics: bool
     scaling_noise: float
@@ -169,6 +174,11 @@ class RunTerms(Wire):
                 "scaling_noise: expected 0, and evaluation, whose noise protects one record only: expected None"
             )
         _ = self.openings("checked")
+
+    @property
+    def model(self) -> Mlp:
+        """The model and its coordinates: public, no privacy cost."""
+        return Mlp(self.features, self.hidden, self.metric)
 
     @property
     def run(self) -> str:

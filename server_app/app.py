@@ -88,7 +88,10 @@ def conduct(grid: Grid, config: RunConfig, path: Path) -> Path:
         result = strategy.start(grid, ArrayRecord({"weights": Array(initial_weights(config))}))
         observer.close(strategy.outcome)
         model = io.BytesIO()
-        parts: dict[str, Any] = {"weights": result.arrays["weights"].numpy(), **strategy.feature_scale}
+        parts: dict[str, Any] = {
+            "weights": run.settings.terms.model.weights(result.arrays["weights"].numpy()),
+            **strategy.feature_scale,
+        }
         np.savez(model, **parts)
         write_atomic(path / "model.npz", [model.getvalue()])
         run.folder.write_json("summary.json", _summary(run, strategy, observer, began))

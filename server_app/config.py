@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from privacy.errors import PrivacyError
+from privacy.metric import MAX_EXPONENT, Metric
+from privacy.mlp import FEATURES, HIDDEN, Mlp
 from secagg.errors import SecAggError
 from secagg.graph_parameters import KINDS, Rates, choose
 
@@ -90,6 +93,15 @@ KEYS: Mapping[str, Key] = {
     "local.proximal-max": Key(10.0, "bound on mu", low=0, high=1e9),
     "drift.smoothing": Key(0.3, "xi of the drift control; 0: off", low=0, high=1),
     "drift.gain": Key(0.5, "factor on c - c_i", low=0, high=1),
+    "metric.exponents": Key(
+        "", "client metric: powers of two that scale hidden layers and output, such as '3 0 -1'; empty: all 0"
+    ),
+    "metric.damping": Key(
+        0.0,
+        "client metric: lambda of the input factors (A / lambda + I)^(-1/2) of inner layers; 0: off",
+        low=0,
+        high=1e6,
+    ),
     "server.momentum": Key(0.5, "beta_1", low=0, high=0.9999),
     "server.second-moment": Key(0.99, "beta_2", low=0, high=0.999999),
     "server.step-size": Key(1.0, "eta_s", above=0, high=1e4),
@@ -166,6 +178,7 @@ class RunConfig:
                 "thirds of the silos would be no safe threshold; lower it, or raise silos"
             )
         self._check_graph()
+        _ = self.exponents
         if self.whole("dp.contributions") > self.whole("rounds"):
             raise ConfigError("dp.contributions: more than rounds; a silo contributes at most once a round")
         if self.flag("eval.final") and not self.flag("eval.metrics"):
@@ -222,6 +235,26 @@ class RunConfig:
     def flag(self, name: str) -> bool:
         """Return a switch."""
         return bool(self.values[name])
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """Powers of two of the client metric.
+
+        Raises
+        ------
+        ConfigError
+            If the text is not a list of whole numbers, none or one for each linear map.
+        """
+        text = self.text("metric.exponents")
+        try:
+            found = tuple(int(part) for part in text.split())
+            Mlp(FEATURES, HIDDEN, Metric(found))
+        except (ValueError, PrivacyError):
+            raise ConfigError(
+                f"metric.exponents: expected {len(HIDDEN) + 1} whole numbers from {-MAX_EXPONENT} to {MAX_EXPONENT} "
+                f"separated by blanks, one for each hidden layer and one for the output, or none; got {text!r}"
+            ) from None
+        return found
 
     @property
     def hash(self) -> str:

@@ -10,6 +10,7 @@ from fcfl_strategy.schedule import NoiseSchedule, planned_shape
 from fcfl_strategy.server_update import Preconditioner, ServerUpdate
 from fcfl_strategy.settings import Deadlines, Settings
 from privacy.calibration import Calibration, calibrate
+from privacy.metric import Metric
 from privacy.mlp import FEATURES, HIDDEN, Mlp
 from privacy.records import RECORD_ADJACENCY, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY
 from privacy.terms import Allowance, RunTerms
@@ -21,7 +22,12 @@ from server_app.config import ConfigError, RunConfig
 
 def initial_weights(config: RunConfig) -> NDArray[np.float32]:
     """Public initial model: seeded, output layer zero, so that the run begins at the zero forecast."""
-    return Mlp(FEATURES, HIDDEN).initial_parameters(config.whole("model-seed"))
+    return Mlp(FEATURES, HIDDEN, metric_of(config)).initial_parameters(config.whole("model-seed"))
+
+
+def metric_of(config: RunConfig) -> Metric:
+    """Return the coordinates of the parameters (errata E28)."""
+    return Metric(config.exponents, config.real("metric.damping"), config.whole("model-seed"))
 
 
 def settings_of(config: RunConfig, run_id: bytes) -> Settings:
@@ -73,6 +79,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         min_probability=config.real("participation.min-probability"),
         features=FEATURES,
         hidden=HIDDEN,
+        metric=metric_of(config),
         noise_seed=seed if seed >= 0 else None,
         metrics=config.flag("eval.metrics"),
         scaling_noise=_scaling_noise(calibration, config.real("dp.scaling-share")),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from privacy.metric import Metric
 from privacy.records import RECORD_ADJACENCY
 from privacy.release import ReleasePlan
 from privacy.terms import RunTerms
@@ -33,6 +34,7 @@ def terms_of(**change: Any) -> RunTerms:
         "min_probability": 0.1,
         "features": 52,
         "hidden": (320, 320),
+        "metric": Metric(),
         "noise_seed": None,
         "metrics": False,
         "config_hash": bytes(32),

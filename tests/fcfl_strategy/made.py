@@ -13,6 +13,7 @@ from fcfl_strategy.server_update import ServerUpdate
 from fcfl_strategy.settings import Deadlines, Settings
 from privacy.conversion import order_budget
 from privacy.filter import RenyiFilter
+from privacy.metric import Metric
 from privacy.records import RECORD_ADJACENCY
 from privacy.terms import RunTerms
 
@@ -48,6 +49,7 @@ def make_terms(**changes: Any) -> RunTerms:
         min_probability=0.1,
         features=3,
         hidden=(1,),
+        metric=Metric(),
         noise_seed=None,
         metrics=True,
         config_hash=b"c" * 32,

@@ -192,14 +192,22 @@ def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[
     assert refusal(settings).startswith(f"{name}: ")
 
 
+@pytest.mark.parametrize("text", ["1 2", "a b c", "1 2 3 4", "11 0 0", "1.5 0 0", "1,0,0"])
+def test_exponents_of_the_metric_are_three_whole_numbers_or_none(text: str) -> None:
+    assert "expected 3 whole numbers from -10 to 10" in refusal({"metric.exponents": text})
+    assert RunConfig.from_mapping({"metric.exponents": " 3  0 -1 "}).exponents == (3, 0, -1)
+
+
 def test_colluders_that_are_allowed_leave_the_threshold_safe_however_many_silos_enrol() -> None:
     for silos in range(3, 200):
         for enrolled in range(silos, silos + 7):
             assert 2 * default_threshold(enrolled) > enrolled + silos // 3
 
 
-def other(key: Key) -> object:
+def other(name: str, key: Key) -> object:
     """An allowed value that is not the default."""
+    if name == "metric.exponents":
+        return "1 0 0"
     if isinstance(key.default, bool):
         return not key.default
     if isinstance(key.default, str):
@@ -217,7 +225,7 @@ def other(key: Key) -> object:
 def test_the_hash_follows_every_setting_that_shapes_the_run_and_no_other(name: str) -> None:
     besides = BESIDES.get(name, {})
     before = RunConfig.from_mapping(besides).hash
-    after = RunConfig.from_mapping({**besides, name: other(KEYS[name])}).hash
+    after = RunConfig.from_mapping({**besides, name: other(name, KEYS[name])}).hash
     assert (after == before) == (name in LOCAL)
 
 

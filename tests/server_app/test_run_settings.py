@@ -132,6 +132,8 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "local.proximal-max": 10.5,
         "drift.smoothing": 0.35,
         "drift.gain": 0.56,
+        "metric.exponents": "4 0 -3",
+        "metric.damping": 2.25,
         "server.momentum": 0.57,
         "server.second-moment": 0.991,
         "server.step-size": 1.01,
@@ -169,7 +171,8 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
     }
     assert set(changes) | left == set(KEYS)
     text = repr(made(**changes))
-    del changes["dp.scaling-share"]
+    assert made(**changes).terms.metric.exponents == (4, 0, -3)
+    del changes["dp.scaling-share"], changes["metric.exponents"]
     assert made(**{**changes, "dp.scaling-share": 0.05}).terms.scaling_noise > 0
     for name, value in changes.items():
         assert repr(value) in text, name
