@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcfl_strategy import rounds, server_update
+from fcfl_strategy import rounds
 from fcfl_strategy.divergence import MomentSums, divergence, update_noise_variance
 from fcfl_strategy.errors import SumError
 from fcfl_strategy.rounds import RunState
@@ -242,14 +242,14 @@ def test_a_round_without_contributor_leaves_the_optimiser_alone() -> None:
 
 
 def test_a_round_takes_the_server_step_with_the_weighted_mean_and_its_known_noise() -> None:
-    made = make_settings(update=ServerUpdate(noise_corrected=True))
+    made = make_settings(rule=ServerUpdate(noise_corrected=True))
     before = step(made, make_state(made))
     plan = plan_of(made, before)
     sums = make_sums()
     after, facts = rounds.absorb(made, before, plan, sums)
     moments = MomentSums(2000.0, 500.0, 20.0, 3000.0)
     mean = sums["update"] / 2000.0
-    expected = server_update.update(made.update, before.server, mean, update_noise_variance(moments, PARAMETERS))
+    expected = made.rule.update(before.server, mean, update_noise_variance(moments, PARAMETERS))
     np.testing.assert_array_equal(after.server.weights, expected.weights)
     assert after.server.noise_moment == expected.noise_moment
     assert after.divergence == facts.divergence == divergence(moments, float(mean @ mean), 5 * 0.5)
