@@ -156,7 +156,9 @@ def contribution(
 
     pending, diagnostics = None, "metrics only" if may_measure else "nothing: the budget of the metrics is used up"
     if plan.purpose == "train":
-        own = score(sample.records, control.drift, control.variance, plan.clip_norm, plan.drift_penalty)
+        own = 1.0
+        if not plan.uniform:
+            own = score(sample.records, control.drift, control.variance, plan.clip_norm, plan.drift_penalty)
         if "score" in values:
             values["score"][0] = own
         chance = probability(plan, own if "score" in values else 1.0)

@@ -117,7 +117,7 @@ def first_state(settings: Settings, weights: NDArray[np.float32], records: Mappi
 
 
 def _first_score_total(settings: Settings, records: Mapping[str, int]) -> float:
-    if settings.terms.unit == "silo":
+    if settings.terms.unit == "silo" or settings.uniform:
         return float(len(records))
     return sum(records.values()) / math.sqrt(1 + settings.terms.clip_norm**2)
 
@@ -176,6 +176,7 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         adaptive_step=settings.adaptive_step,
         normalised=settings.normalised,
         control_measured=settings.gain_rule != "constant",
+        uniform=settings.uniform,
         momentum=settings.rule.local_momentum,
     )
 

@@ -75,6 +75,8 @@ class Settings:
         Whether silos rescale their update to ``tau`` steps of ``eta_0`` (FedNova).
     gain_rule : {"constant", "signal-to-noise"}
         Whether the control's gain is ``control_gain``, or what `divergence.control_gain` says, at most that.
+    uniform : bool
+        Whether participation ignores the importance scores.
     averaging : float
         Decay of the average of iterates that is served; 0: the last iterate.
     """
@@ -105,4 +107,5 @@ class Settings:
     adaptive_step: bool = True
     normalised: bool = True
     gain_rule: GainRule = "constant"
+    uniform: bool = False
     averaging: float = 0.0

@@ -134,6 +134,8 @@ class ReleasePlan(Wire):
         Whether the update is rescaled to ``tau`` steps of ``eta_0`` (FedNova); else it is ``w_i - y`` as it stands.
     control_measured : bool
         Whether ``||c - c_i||^2`` and the noise energy of ``c_i`` are summed.
+    uniform : bool
+        Whether all silos have the same score, whatever their records and drift.
     momentum : float
         Share ``beta`` of the vector broadcast as ``c`` in every local step (MIME); 0: it is the mean of the controls.
     """
@@ -166,6 +168,7 @@ class ReleasePlan(Wire):
     adaptive_step: bool = True
     normalised: bool = True
     control_measured: bool = False
+    uniform: bool = False
     momentum: float = 0.0
 
     def __post_init__(self) -> None:

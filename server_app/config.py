@@ -119,6 +119,9 @@ KEYS: Mapping[str, Key] = {
     "adaptive.tau": Key(1e-3, "tau of FedAdam and FedYogi, an update that counts as small", above=0, high=1e4),
     "mime.gradient-share": Key(0.2, "share of the budget for MIME's gradients of all records", low=0.001, high=0.45),
     "participation.cohort": Key(10.0, "expected contributors tau_sel", above=0, high=1000),
+    "participation.scores": Key(
+        "importance", "what p_i is in proportion to: eq. 23, or nothing", choices=("importance", "uniform")
+    ),
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
     "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=333),

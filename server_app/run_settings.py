@@ -125,6 +125,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         adaptive_step=config.flag("local.adaptive-step"),
         normalised=config.flag("local.normalise"),
         gain_rule="constant" if config.text("drift.gain-rule") == "constant" else "signal-to-noise",
+        uniform=config.text("participation.scores") == "uniform",
         averaging=config.real("server.averaging"),
     )
 

@@ -16,6 +16,7 @@ from data_prep.shard_writer import write_shard
 from data_prep.shards import Split
 from experiments.local_grid import Fault
 from fcfl_strategy.secure_epoch import SecureEpoch
+from privacy.randomness import RandomStream
 from privacy.records import FULL_GRADIENT, TRAINING
 from server_app.config import RunConfig
 from server_app.methods import METHODS
@@ -64,6 +65,42 @@ def test_mime_s_momentum_is_the_mean_gradient_that_was_paid_for(small: MakeSmall
         (row,) = [release for release in releases_of(home) if release.purpose == FULL_GRADIENT]
         assert (row.plan.sampling_rate, row.plan.steps) == (1.0, 1)
         assert row.plan.noise_multiplier == terms.gradient_noise
+
+
+def test_a_silo_knows_the_noise_in_its_control_and_the_gain_of_the_next_round_follows(
+    small: MakeSmall, tmp_path: Path
+) -> None:
+    """After two contributions ``xi^2 ((1 - xi)^2 + 1) V`` with ``V = p (sigma C / (q N_i))^2 / tau``."""
+    made = small(4)
+    keys = {"drift.gain-rule": "signal-to-noise", "drift.gain": 1.0, "drift.smoothing": 0.4, "local.steps": 2}
+    config = made.config(rounds=3, **keys, **{"local.drift-budget": 0.0})
+    done = conduct(made.grid(config), config, tmp_path / "run")
+    state, terms, counts = done.strategy._state, done.strategy.settings.terms, done.strategy.records.values()
+    size, rate = len(state.server.weights), terms.sampling_rate
+    known = [0.4**2 * (0.6**2 + 1) * size * (terms.sigma_min * terms.clip_norm / (rate * n)) ** 2 / 2 for n in counts]
+    mean = sum(n * energy for n, energy in zip(counts, known, strict=True)) / sum(counts)
+    assert state.control_noise == pytest.approx(mean, rel=1e-3)
+    assert state.control_spread > 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"), [("uniform", [0.5] * 4), ("importance", [0.2, 4 / 15, 8 / 15, 1.0])], ids=str
+)
+def test_coins_follow_the_records_unless_participation_is_uniform(
+    small: MakeSmall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: str, expected: list[float]
+) -> None:
+    made, chances = small(4, records=[100, 400, 200, 800]), []
+    draw = RandomStream.coin
+
+    def coin(stream: RandomStream, chance: float) -> bool:
+        chances.append(chance)
+        return draw(stream, chance)
+
+    monkeypatch.setattr(RandomStream, "coin", coin)
+    keys = {"participation.cohort": 2.0, "participation.min-probability": 0.2, "participation.scores": scores}
+    config = made.config(method="fedavg", rounds=1, **keys)
+    conduct(made.grid(config), config, tmp_path / "run")
+    assert sorted(chances) == pytest.approx(expected)
 
 
 # --- the order of the silos -----------------------------------------------------------------------------

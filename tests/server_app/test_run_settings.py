@@ -172,6 +172,7 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "eval.metrics",
         "method",
         "local.normalise",
+        "participation.scores",
         "local.adaptive-step",
         "adaptive.step-size",
         "adaptive.tau",
