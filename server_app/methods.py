@@ -45,6 +45,8 @@ class Method:
 
     Attributes
     ----------
+    label : str
+        Its name in tables and figures.
     doc : str
         One line for people.
     has : frozenset of str
@@ -57,6 +59,7 @@ class Method:
         Whether nothing but the update leaves a silo, so that the silo can be the unit of privacy (errata E6).
     """
 
+    label: str
     doc: str
     has: frozenset[str] = frozenset()
     fixed: Mapping[str, Value] = field(default_factory=dict)
@@ -73,21 +76,26 @@ _MOMENTUM = frozenset({"server.momentum"})
 _ADAPTIVE = _MOMENTUM | {"server.second-moment", "adaptive.step-size", "adaptive.tau"}
 
 METHODS: Mapping[str, Method] = {
-    "fcfl": Method("the whole method; every part has a switch", has=frozenset(PARTS) - OF_OTHERS),
-    "fedavg": Method("weighted mean of the silos' models", fixed={"local.proximal-constant": 0.0}),
-    "fedprox": Method("FedAvg with a proximal term of constant strength", defaults={"local.proximal-constant": 0.1}),
-    "scaffold": Method(
-        "control variates, option II", fixed={"drift.smoothing": 1.0, "drift.gain": 1.0}, update_only=False
+    "fcfl": Method("FCFL", "the whole method; every part has a switch", has=frozenset(PARTS) - OF_OTHERS),
+    "fedavg": Method("FedAvg", "weighted mean of the silos' models", fixed={"local.proximal-constant": 0.0}),
+    "fedprox": Method(
+        "FedProx", "FedAvg with a proximal term of constant strength", defaults={"local.proximal-constant": 0.1}
     ),
-    "mime": Method("server momentum in the local steps", has=_MOMENTUM | {"mime.gradient-share"}, update_only=False),
+    "scaffold": Method(
+        "SCAFFOLD", "control variates, option II", fixed={"drift.smoothing": 1.0, "drift.gain": 1.0}, update_only=False
+    ),
+    "mime": Method(
+        "MIME", "server momentum in the local steps", has=_MOMENTUM | {"mime.gradient-share"}, update_only=False
+    ),
     "fednova": Method(
+        "FedNova",
         "normalised mean of updates of unequal length",
         has=frozenset({"local.drift-budget", "local.adaptive-step"}),
         fixed={"local.normalise": True},
     ),
-    "fedavgm": Method("server momentum", has=_MOMENTUM),
-    "fedadam": Method("Adam at the server", has=_ADAPTIVE, fixed={"server.step-size": 1.0}),
-    "fedyogi": Method("Yogi at the server", has=_ADAPTIVE, fixed={"server.step-size": 1.0}),
+    "fedavgm": Method("FedAvgM", "server momentum", has=_MOMENTUM),
+    "fedadam": Method("FedAdam", "Adam at the server", has=_ADAPTIVE, fixed={"server.step-size": 1.0}),
+    "fedyogi": Method("FedYogi", "Yogi at the server", has=_ADAPTIVE, fixed={"server.step-size": 1.0}),
 }
 
 
