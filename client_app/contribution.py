@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.drift_control import Control, Pending, change
+from client_app.drift_control import Control, Pending, change, noise_energy_after
 from client_app.participation import probability, score
 from data_prep.shards import Shard, Split
 from privacy.metrics import BACKTRACKING, EVALUATION
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
 from privacy.randomness import RandomStream
+from privacy.records import FULL_GRADIENT
 from privacy.release import FEATURE_BOUND, Charge, ReleasePlan
 from privacy.scaling import FeatureScale, ScaledRows, private_moments
 from privacy.silo_unit import SiloPlan
@@ -155,7 +156,9 @@ def contribution(
 
     pending, diagnostics = None, "metrics only" if may_measure else "nothing: the budget of the metrics is used up"
     if plan.purpose == "train":
-        own = score(sample.records, control.drift, control.variance, plan.clip_norm, plan.drift_penalty)
+        own = 1.0
+        if not plan.uniform:
+            own = score(sample.records, control.drift, control.variance, plan.clip_norm, plan.drift_penalty)
         if "score" in values:
             values["score"][0] = own
         chance = probability(plan, own if "score" in values else 1.0)
@@ -201,11 +204,16 @@ def _train(
 ) -> tuple[Pending, str]:
     """Train locally and fill in the weighted update, its scalars and the control change."""
     # torch is imported only where training runs: a silo process that exchanges keys starts fast.
+    import torch
+
     from client_app.local_training import step_size, train_locally
+    from privacy.dpsgd import private_gradient
 
     plan, terms = asked.plan, asked.terms
     mechanism, data = asked.training[0].mechanism, asked.split(sample.shard.train)
-    correction = plan.control_gain * (asked.control_mean - control.weighted / sample.records)
+    difference = asked.control_mean - control.weighted / sample.records
+    # Controls are off where the vector in their place is MIME's momentum.
+    correction = plan.momentum * asked.control_mean if plan.momentum else plan.control_gain * difference
     update = train_locally(
         _model(terms),
         data.features,
@@ -227,13 +235,23 @@ def _train(
     values["noise_energy"][0] = weight * update.noise_energy
     values["weighted_noise_energy"][0] = weight**2 * update.noise_energy
     values["contributors"][0] = 1.0
+    if (full := asked.mechanism(FULL_GRADIENT)) is not None:
+        stream = randomness(terms, silo, asked.announcement.epoch, "gradient")
+        released = private_gradient(
+            _model(terms), torch.from_numpy(asked.point), data.features, data.targets, full, stream
+        )
+        values["gradient"][:] = weight * released.mean.double().numpy()
+    if plan.control_measured:
+        values["control_spread"][0] = weight * float(np.sum(difference**2))
+        values["control_noise"][0] = weight * control.noise_energy
     if plan.control_smoothing > 0:
         values["control"][:] = change(control, update.mean_gradient, sample.records, plan.control_smoothing)
     diagnostics = f"contributed {update.steps} steps at p = {chance:.3f}"
     if update.zeroed:
         diagnostics += f", {update.zeroed} gradients were not finite and count as zero"
     drift, direction = map(float, _finite(np.array([update.drift, update.direction])))
-    return Pending(np.zeros(plan.parameters), drift, direction, update.variance), diagnostics
+    noise = noise_energy_after(control, update.gradient_noise, plan.control_smoothing)
+    return Pending(np.zeros(plan.parameters), drift, direction, update.variance, noise), diagnostics
 
 
 def _train_as_a_whole(

@@ -33,6 +33,8 @@ class Control:
         Whether a contribution has been settled.
     generation : int
         How often the coordinator has reset all controls (errata E7).
+    noise_energy : float
+        Expected squared norm of the privacy noise in ``c_i``; known from the plans, independent of the records.
     """
 
     weighted: NDArray[np.float64]
@@ -42,6 +44,7 @@ class Control:
     variance: float = math.inf
     measured: bool = False
     generation: int = 0
+    noise_energy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Pending:
     ----------
     change : ndarray of float64, shape (p,)
         ``N_i (c_i_new - c_i)`` exactly as encoded.
-    drift, direction, variance : float
+    drift, direction, variance, noise_energy : float
         As in `Control`.
     """
 
@@ -60,11 +63,17 @@ class Pending:
     drift: float
     direction: float
     variance: float = math.inf
+    noise_energy: float = 0.0
 
 
 def change(control: Control, mean_gradient: NDArray[np.float64], records: int, smoothing: float) -> NDArray[np.float64]:
     """``N_i (c_i_new - c_i)`` for ``c_i_new = (1 - xi) c_i + xi g_bar_i`` (errata E7)."""
     return smoothing * (records * mean_gradient - control.weighted)
+
+
+def noise_energy_after(control: Control, noise_energy: float, smoothing: float) -> float:
+    """Noise energy of ``c_i_new``, where that of ``g_bar_i`` is ``noise_energy``: the two are independent."""
+    return (1 - smoothing) ** 2 * control.noise_energy + smoothing**2 * noise_energy
 
 
 def settle(control: Control, epoch: int, pending: Pending | None) -> Control:
@@ -79,6 +88,7 @@ def settle(control: Control, epoch: int, pending: Pending | None) -> Control:
         pending.variance,
         measured=True,
         generation=control.generation,
+        noise_energy=pending.noise_energy,
     )
 
 

@@ -223,7 +223,7 @@ class RunFolder:
             "body": reply.body,
             "arrays": {name: (array.dtype.str, array.tobytes()) for name, array in reply.arrays.items()},
             "request": reply.request,
-            "pending": pending and (pending.change.tobytes(), pending.drift, pending.direction, pending.variance),
+            "pending": pending and _pending(pending),
             "lines": [(line.KIND, line.body()) for line in reply.lines],
         }
         self.put(_reply_name(stage, epoch), cbor2.dumps(fields))
@@ -247,6 +247,7 @@ class RunFolder:
                 float(stored["variance"]),
                 bool(stored["measured"]),
                 int(stored["generation"]),
+                float(stored["noise_energy"]),
             )
 
     def check_control(self, generation: int, *, released: bool) -> None:
@@ -296,6 +297,10 @@ class RunFolder:
 
 def _reply_name(stage: str, epoch: int) -> str:
     return f"{stage}.{epoch}.reply"
+
+
+def _pending(pending: Pending) -> tuple[bytes | float, ...]:
+    return pending.change.tobytes(), pending.drift, pending.direction, pending.variance, pending.noise_energy
 
 
 def _reply(fields: Mapping[str, Any]) -> Reply:

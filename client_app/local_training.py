@@ -26,8 +26,8 @@ class LocalUpdate:
     Attributes
     ----------
     delta : ndarray of float64, shape (p,)
-        ``Delta_i = w_i - y``, rescaled to ``tau`` steps of ``eta_0`` whatever steps were taken
-        (FedNova normalisation, Wang et al. 2020), so that no silo is reweighted by its own pace.
+        ``Delta_i = w_i - y``; where the plan says so, rescaled to ``tau`` steps of ``eta_0`` whatever steps were
+        taken (FedNova normalisation, Wang et al. 2020), so that no silo is reweighted by its own pace.
     noise_energy : float
         ``eps_i``: expected squared norm of the privacy noise in ``delta``.
     mean_gradient : ndarray of float64, shape (p,)
@@ -36,6 +36,8 @@ class LocalUpdate:
         ``||w_i - y||^2`` before rescaling (eq. 20).
     variance : float
         Mean of the released variances of the clipped gradients (errata E9); infinite where they are not measured.
+    gradient_noise : float
+        Expected squared norm of the privacy noise in ``mean_gradient``.
     direction : float
         Squared norm of the mean corrected direction less its known noise energy, at least 0.
     steps : int
@@ -49,6 +51,7 @@ class LocalUpdate:
     mean_gradient: NDArray[np.float64]
     drift: float
     variance: float
+    gradient_noise: float
     direction: float
     steps: int
     zeroed: int
@@ -67,7 +70,7 @@ def step_size(plan: ReleasePlan, mechanism: MechanismPlan, direction: float) -> 
     direction : float
         Last privatised ``||g_bar_i - c_i + c||^2`` without noise energy; 0 before the first.
     """
-    if plan.drift_budget == 0:
+    if plan.drift_budget == 0 or not plan.adaptive_step:
         return plan.step_size
     noise = plan.parameters * (mechanism.noise_stddev / mechanism.divisor) ** 2
     bound = plan.steps**2 * direction + plan.steps * (plan.clip_norm**2 / mechanism.divisor + noise)
@@ -103,7 +106,8 @@ def train_locally(
     point : ndarray of float32, shape (p,)
         Broadcast ``y``.
     correction : ndarray of float32, shape (p,)
-        ``gain (c - c_i)``.
+        ``gain (c - c_i)``, or with the plan's ``momentum`` (MIME) that share of the server's momentum; the gradient
+        then has the remaining share.
     eta : float
         Step size from `step_size`.
     stream : RandomStream
@@ -116,7 +120,7 @@ def train_locally(
     weights = anchor
     move = torch.zeros_like(anchor)
     gradients = torch.zeros(plan.parameters, dtype=torch.float64)
-    shrink = 1 / (1 + eta * plan.proximal)
+    shrink, own = 1 / (1 + eta * plan.proximal), 1 - plan.momentum
     taken = zeroed = 0
     variances = []
     draws = drawn_ahead(model, len(features), mechanism, stream)
@@ -126,7 +130,7 @@ def train_locally(
         gradients += gradient.mean
         if gradient.variance is not None:
             variances.append(gradient.variance)
-        move -= (gradient.mean + shift).mul_(eta)
+        move -= torch.add(shift, gradient.mean, alpha=own).mul_(eta)
         if shrink < 1:
             move *= shrink
         weights = anchor + move
@@ -135,21 +139,22 @@ def train_locally(
             break
 
     shares = shrink ** np.arange(taken, 0, -1)
-    length = plan.step_size * plan.steps
+    length = plan.step_size * plan.steps if plan.normalised else eta * shares.sum()
     delta = move.double().numpy() * (length / (eta * shares.sum()))
     noise = plan.parameters * (mechanism.noise_stddev / mechanism.divisor) ** 2
     mean_gradient = (gradients / taken).numpy()
-    direction = max(float(np.sum((mean_gradient + correction) ** 2)) - noise / taken, 0.0)
+    direction = max(float(np.sum((own * mean_gradient + correction) ** 2)) - own**2 * noise / taken, 0.0)
     part = 1.0
     if looks is not None:
         wanted = eta * shares.sum() * direction
         part = _backtrack(model, features, targets, anchor, move, wanted, looks, stream)
     return LocalUpdate(
         delta=part * delta,
-        noise_energy=(part * length) ** 2 * noise * float(np.sum(shares**2) / shares.sum() ** 2),
+        noise_energy=(part * length * own) ** 2 * noise * float(np.sum(shares**2) / shares.sum() ** 2),
         mean_gradient=mean_gradient,
         drift=part**2 * _square(move),
         variance=float(np.mean(variances)) if variances else math.inf,
+        gradient_noise=noise / taken,
         direction=direction,
         steps=taken,
         zeroed=zeroed,

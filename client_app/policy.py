@@ -186,6 +186,10 @@ def check_terms(policy: Policy, terms: RunTerms, features: int, granted: tuple[f
             "the silo is the unit of privacy and policy.allow_silo_unit is false",
         ),
         (terms.sigma_min >= policy.min_noise_multiplier, f"sigma_min {terms.sigma_min} below the policy's"),
+        (
+            terms.gradient_noise == 0 or terms.gradient_noise >= policy.min_noise_multiplier,
+            f"noise {terms.gradient_noise} of the full-batch gradient below the policy's",
+        ),
         (terms.clip_norm <= policy.max_clip_norm, f"clip norm {terms.clip_norm} above the policy's"),
         (terms.sampling_rate <= policy.max_sampling_rate, f"sampling rate {terms.sampling_rate} above the policy's"),
         (terms.steps <= policy.max_local_steps, f"{terms.steps} local steps, more than the policy's"),

@@ -31,7 +31,7 @@ from experiments.metrics_cli import export, metrics
 from experiments.provision.cli import provision_cli
 from experiments.provision.errors import ProvisionError
 from experiments.roster_cli import roster_cli
-from experiments.run_settings import Set, read_settings
+from experiments.run_settings import Preset, Set, read_settings
 from experiments.silo_cli import silo_cli
 from fcfl_strategy.errors import RunError
 from privacy.errors import PrivacyError
@@ -131,12 +131,18 @@ def demo(
     tickers: Annotated[int, typer.Option(help="Stocks of the synthetic market.")] = 320,
     out: Annotated[Path, typer.Option(help="Folder for prepared samples and runs.")] = Path("runs"),
     engine: OnEngine = Engine.SIMULATION,
+    preset: Preset = "",
     settings: Set = None,
 ) -> None:
     """Train one model over simulated silos and open the way to its report."""
     from data_prep.prepare import FederationSpec, prepare_files, prepare_synthetic
 
-    given = {"silos": silos, "rounds": rounds, "participation.cohort": min(10.0, silos / 2), **read_settings(settings)}
+    given = {
+        "silos": silos,
+        "rounds": rounds,
+        "participation.cohort": min(10.0, silos / 2),
+        **read_settings(settings, preset),
+    }
     _checked(given)
     spec = FederationSpec(silos=silos)
     if data:
@@ -259,13 +265,14 @@ def start(
     samples: Annotated[Path, typer.Argument(help="Folder written by 'fcfl data'.")],
     out: Annotated[Path, typer.Option(help="Run folder to make.")],
     engine: OnEngine = Engine.SIMULATION,
+    preset: Preset = "",
     settings: Set = None,
 ) -> None:
     """Train over the silos of a folder of samples."""
     shards = sorted(samples.glob("silo-*"))
     if not shards:
         raise ConfigError(f"{samples}: no silo-00, silo-01, ... in it; make them with 'fcfl data prepare' or 'synth'")
-    _train(out, shards, {"silos": len(shards), **read_settings(settings)}, engine)
+    _train(out, shards, {"silos": len(shards), **read_settings(settings, preset)}, engine)
 
 
 @run_cli.command("resume")

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from fcfl_strategy.errors import RunError
 from fcfl_strategy.rounds import RunState
-from fcfl_strategy.server_update import ServerState
+from fcfl_strategy.server_rule import ServerState
 from privacy.count_filter import Budget, CountFilter
 from privacy.filter import RenyiFilter
 from privacy.release import FEATURE_BOUND
 from privacy.scaling import FeatureScale
 from secagg.messages import EpochOutcome
 
-SCHEMA = 2
+SCHEMA = 3
 _BUDGETS: Mapping[str, type[RenyiFilter] | type[CountFilter]] = {
     "RenyiFilter": RenyiFilter,
     "CountFilter": CountFilter,
@@ -38,6 +38,8 @@ def dump(state: RunState) -> bytes:
         "outcomes": [outcome.to_bytes().hex() for outcome in state.outcomes],
         "score_total": state.score_total.hex(),
         "divergence": state.divergence.hex(),
+        "control_spread": state.control_spread.hex(),
+        "control_noise": state.control_noise.hex(),
         "spent": {run: [type(budget).__name__, _exact(asdict(budget))] for run, budget in state.spent.items()},
         "abandoned": state.abandoned,
         "empty": state.empty,
@@ -54,6 +56,7 @@ def dump(state: RunState) -> bytes:
         first_moment=server.first_moment,
         second_moment=server.second_moment,
         control_total=state.control_total,
+        average=state.average,
         scalars=np.frombuffer(json.dumps(scalars).encode(), dtype=np.uint8),
     )
     return buffer.getvalue()
@@ -119,6 +122,9 @@ def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> Ru
         abandoned=scalars["abandoned"],
         empty=scalars["empty"],
         ledger_heads={silo: bytes.fromhex(head) for silo, head in scalars["ledger_heads"].items()},
+        average=arrays["average"],
+        control_spread=float.fromhex(scalars["control_spread"]),
+        control_noise=float.fromhex(scalars["control_noise"]),
         evaluated=scalars["evaluated"],
         generation=scalars["generation"],
         scale=_scale(scalars["scale"]),

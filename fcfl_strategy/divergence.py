@@ -1,5 +1,6 @@
 """Cross-silo dispersion from securely summed scalars (eq. 5 of the paper, errata E17)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -52,3 +53,41 @@ def divergence(sums: MomentSums, update_squared_norm: float, step_length: float)
 def update_noise_variance(sums: MomentSums, parameters: int) -> float:
     """Known privacy-noise variance of one coordinate of ``u``: ``sum omega_i^2 eps_i / (p S_1^2)`` (E4)."""
     return sums.weighted_noise_energy / (parameters * sums.weight**2)
+
+
+def difference_noise(noise: float, records: Iterable[int]) -> float:
+    """Noise energy of ``c - c_i``, weighted mean over the silos, from that of ``c_i``.
+
+    ``c`` holds the part ``p_i = N_i / sum N`` of the noise of ``c_i``, so the mean is ``sum p_i (1 - p_i) V_i`` instead
+    of ``sum p_i V_i``. With the energies ``V_i`` in proportion to ``1 / N_i^2``, as a public sampling rate makes them,
+    that is less by the factor ``1 - N / (sum N_i sum 1 / N_i)``.
+
+    Parameters
+    ----------
+    noise : float
+        ``sum p_i V_i``.
+    records : iterable of int
+        ``N_i`` of every enrolled silo.
+    """
+    counts = tuple(records)
+    return noise * (1 - len(counts) / (sum(counts) * sum(1 / count for count in counts)))
+
+
+def control_gain(spread: float, noise: float) -> float:
+    """Gain of the correction ``c - c_i`` by its signal to noise: ``D / (D + V)``.
+
+    ``c - c_i`` estimates ``grad F - grad F_i`` with privacy noise of known energy ``V``. The mean squared error of
+    ``gamma (c - c_i)`` is ``(1 - gamma)^2 D + gamma^2 V`` with ``D`` the dispersion of the gradients, and least at
+    ``gamma = D / (D + V)``. What is measured is ``D + V``, so the gain is ``1 - V / (D + V)``, at least 0: the
+    shrinkage of James and Stein. One gain for all silos, because then the corrections still add up to zero.
+
+    Parameters
+    ----------
+    spread : float
+        Weighted mean of ``||c - c_i||^2``, from released values only.
+    noise : float
+        Privacy-noise energy of ``c - c_i``; see `difference_noise`.
+    """
+    if spread <= 0:
+        return 0.0
+    return min(max(1 - noise / spread, 0.0), 1.0)

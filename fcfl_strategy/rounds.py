@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fcfl_strategy import server_update
-from fcfl_strategy.divergence import MomentSums, divergence, update_noise_variance
+from fcfl_strategy import iterate_average
+from fcfl_strategy.divergence import MomentSums, control_gain, difference_noise, divergence, update_noise_variance
 from fcfl_strategy.errors import SumError
-from fcfl_strategy.schedule import noise_multiplier
-from fcfl_strategy.server_update import ServerState
+from fcfl_strategy.schedule import noise_multiplier, step_size
+from fcfl_strategy.server_rule import ServerState
 from fcfl_strategy.settings import Settings
 from privacy.count_filter import Budget
 from privacy.errors import BudgetExceeded
@@ -56,6 +56,10 @@ class RunState:
         Whether the final evaluation is done.
     scale : FeatureScale or None
         Scale of the features, once silos released their moments (errata E27); None where the public one stays.
+    average : ndarray of float64, shape (p,)
+        Sum of `iterate_average.add` over the iterates; zero without averaging.
+    control_spread, control_noise : float
+        Weighted means of ``||c - c_i||^2`` and of the privacy-noise energy of ``c_i`` in the last completed round.
     """
 
     server: ServerState
@@ -69,6 +73,9 @@ class RunState:
     abandoned: int
     empty: int
     ledger_heads: Mapping[str, bytes]
+    average: NDArray[np.float64]
+    control_spread: float = 0.0
+    control_noise: float = 0.0
     evaluated: bool = False
     generation: int = 0
     scale: FeatureScale | None = None
@@ -94,7 +101,7 @@ def first_state(settings: Settings, weights: NDArray[np.float32], records: Mappi
     """State before the first round; ``Z`` starts from the enrolled ``N_i`` (``d_i = 0``, ``v_i = C^2``)."""
     terms = settings.terms
     return RunState(
-        server=server_update.init(weights),
+        server=settings.rule.init(weights),
         control_total=np.zeros(len(weights)),
         rounds=0,
         epoch=0,
@@ -105,11 +112,12 @@ def first_state(settings: Settings, weights: NDArray[np.float32], records: Mappi
         abandoned=0,
         empty=0,
         ledger_heads={},
+        average=np.zeros(len(weights)),
     )
 
 
 def _first_score_total(settings: Settings, records: Mapping[str, int]) -> float:
-    if settings.terms.unit == "silo":
+    if settings.terms.unit == "silo" or settings.uniform:
         return float(len(records))
     return sum(records.values()) / math.sqrt(1 + settings.terms.clip_norm**2)
 
@@ -120,12 +128,26 @@ def sigma(settings: Settings, state: RunState) -> float:
     return noise_multiplier(settings.schedule, state.rounds, state.divergence, movement)
 
 
+def served(settings: Settings, state: RunState) -> NDArray[np.float64]:
+    """Return the weights of the model that is served: the last ones, or the average of the iterates."""
+    server = state.server
+    return iterate_average.served(settings.averaging, state.average, server.updates, server.weights)
+
+
+def _control_gain(settings: Settings, state: RunState, records: Mapping[str, int]) -> float:
+    if settings.gain_rule == "constant":
+        return settings.control_gain
+    noise = difference_noise(state.control_noise, records.values())
+    return min(settings.control_gain, control_gain(state.control_spread, noise))
+
+
 def plan_training(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
     """Plan the next training epoch."""
     terms, noise = settings.terms, sigma(settings, state)
     point, control = broadcast(settings, state, records)
     typical = statistics.median(records.values())
-    term = settings.step_size * terms.mechanism(noise, terms.steps, 1).noise_stddev / (terms.sampling_rate * typical)
+    eta = step_size(settings.step_size, settings.step_decay, state.rounds, settings.rounds)
+    term = eta * terms.mechanism(noise, terms.steps, 1).noise_stddev / (terms.sampling_rate * typical)
     return ReleasePlan(
         purpose="train",
         round=state.rounds + 1,
@@ -134,12 +156,12 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         clip_norm=terms.clip_norm,
         noise_multiplier=noise,
         steps=terms.steps,
-        step_size=settings.step_size,
-        proximal=min(settings.proximal * state.divergence, settings.proximal_max),
+        step_size=eta,
+        proximal=settings.proximal_constant + min(settings.proximal * state.divergence, settings.proximal_max),
         drift_budget=settings.drift_budget * terms.steps * len(point) * term**2,
         control_generation=state.generation,
         control_smoothing=settings.control_smoothing,
-        control_gain=settings.control_gain,
+        control_gain=_control_gain(settings, state, records),
         cohort=terms.cohort,
         score_total=state.score_total,
         min_probability=terms.min_probability,
@@ -151,17 +173,21 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
         control_hash=digest(control),
         scale_hash=b"" if state.scale is None else digest(scale_array(state.scale)),
         terms_hash=terms.hash(),
+        adaptive_step=settings.adaptive_step,
+        normalised=settings.normalised,
+        control_measured=settings.gain_rule != "constant",
+        uniform=settings.uniform,
+        momentum=settings.rule.local_momentum,
     )
 
 
 def plan_evaluation(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
     """Plan an epoch that only sums the metrics of the served model ``w``; training is charged nothing."""
-    served = state.server.weights.astype(np.float32)
     return replace(
         plan_training(settings, state, records),
         purpose="evaluate",
         splits=("validation", "test"),
-        point_hash=digest(served),
+        point_hash=digest(served(settings, state).astype(np.float32)),
     )
 
 
@@ -205,8 +231,10 @@ def absorb_moments(settings: Settings, state: RunState, plan: ReleasePlan, sums:
 def broadcast(
     settings: Settings, state: RunState, records: Mapping[str, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return ``y`` and ``c = sum_i N_i c_i / sum_i N_i`` as they are sent."""
-    point = server_update.broadcast_point(settings.update, state.server).astype(np.float32)
+    """Return ``y`` and ``c = sum_i N_i c_i / sum_i N_i`` as they are sent; in the place of ``c``, MIME's momentum."""
+    point = settings.rule.broadcast_point(state.server).astype(np.float32)
+    if settings.rule.local_momentum > 0:
+        return point, state.server.first_moment.astype(np.float32)
     return point, (state.control_total / sum(records.values())).astype(np.float32)
 
 
@@ -264,7 +292,13 @@ def announced(settings: Settings, state: RunState, plan: ReleasePlan) -> RunStat
 
 def reset_controls(state: RunState) -> RunState:
     """State after a silo lost its control: all begin again at zero, so that ``c`` stays the exact mean."""
-    return replace(state, control_total=np.zeros_like(state.control_total), generation=state.generation + 1)
+    return replace(
+        state,
+        control_total=np.zeros_like(state.control_total),
+        control_spread=0.0,
+        control_noise=0.0,
+        generation=state.generation + 1,
+    )
 
 
 def abandon(state: RunState, heads: Mapping[str, bytes]) -> RunState:
@@ -336,12 +370,30 @@ def absorb(settings: Settings, state: RunState, plan: ReleasePlan, sums: Sums) -
     mean_update = sums["update"] / moments.weight
     squared = float(mean_update @ mean_update)
     spread = divergence(moments, squared, plan.steps * plan.step_size)
-    server = server_update.update(
-        settings.update, state.server, mean_update, update_noise_variance(moments, plan.parameters)
-    )
-    control = state.control_total + sums["control"] if "control" in sums else state.control_total
-    state = replace(state, server=server, control_total=control, divergence=spread, empty=0)
+    gradient = sums["gradient"] / moments.weight if "gradient" in sums else None
+    noise = update_noise_variance(moments, plan.parameters)
+    if "control" in sums:
+        state = replace(state, control_total=state.control_total + sums["control"])
+    if "control_spread" in sums:
+        measured, known = (float(sums[name][0]) / moments.weight for name in ("control_spread", "control_noise"))
+        state = replace(state, control_spread=measured, control_noise=known)
+    state = _step(settings, replace(state, divergence=spread), mean_update, noise, gradient)
     return state, Facts(contributors, spread, math.sqrt(squared))
+
+
+def _step(
+    settings: Settings,
+    state: RunState,
+    mean_update: NDArray[np.float64],
+    noise_variance: float,
+    gradient: NDArray[np.float64] | None = None,
+) -> RunState:
+    """Let the rule take its step and add the new weights to the average."""
+    server = settings.rule.update(state.server, mean_update, noise_variance, gradient)
+    average = state.average
+    if settings.averaging > 0:
+        average = iterate_average.add(settings.averaging, average, server.weights)
+    return replace(state, server=server, average=average, empty=0)
 
 
 def _absorb_whole_silos(
@@ -350,5 +402,5 @@ def _absorb_whole_silos(
     """Take the step from updates of weight 1; nothing is known of their dispersion (errata E6)."""
     mean_update = sums["update"] / contributors
     variance = (plan.noise_multiplier * settings.terms.update_sensitivity) ** 2 / contributors
-    server = server_update.update(settings.update, state.server, mean_update, variance)
-    return replace(state, server=server, empty=0), Facts(contributors, None, float(np.linalg.norm(mean_update)))
+    state = _step(settings, state, mean_update, variance)
+    return state, Facts(contributors, None, float(np.linalg.norm(mean_update)))

@@ -1,4 +1,4 @@
-"""Noise multiplier of each round: constant, or divergence-aware as in eq. 25 of the paper."""
+"""Noise multiplier of each round, constant or divergence-aware as in eq. 25 of the paper, and client step of each."""
 
 import math
 from dataclasses import dataclass
@@ -61,3 +61,20 @@ def noise_multiplier(schedule: NoiseSchedule, step: int, divergence: float, move
     if schedule.kind == "divergence":
         sigma *= math.sqrt((1 + schedule.sensitivity * divergence) / ((step + 1) * (1 + movement)))
     return min(max(sigma, schedule.sigma_min), schedule.sigma_max)
+
+
+def step_size(start: float, decay: float, step: int, rounds: int) -> float:
+    """Return the client step of a round: linear decay, ``eta_0 (1 - decay k / K)``.
+
+    Parameters
+    ----------
+    start : float
+        ``eta_0``.
+    decay : float
+        In [0, 1]; 0 is constant, 1 decays towards zero and ends at ``eta_0 / K``.
+    step : int
+        ``k``, counted from 0.
+    rounds : int
+        ``K``.
+    """
+    return start * (1 - decay * min(step, rounds - 1) / rounds)

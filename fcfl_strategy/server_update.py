@@ -1,4 +1,4 @@
-"""Accelerated server update of section 4.1 of the paper, as pure ``init`` / ``update`` functions.
+"""Accelerated server update of section 4.1 of the paper, as a `ServerRule`.
 
 Signs and anchors follow ``docs/paper-errata.md`` E1 and E2: an update ``Delta_i = w_i - y`` points
 downhill and is added, and the step starts at the broadcast point ``y``.
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from fcfl_strategy.server_rule import ServerRule, ServerState, Vector, check
+
 Preconditioner = Literal["none", "normalised", "raw"]
 
 # Share of the known noise variance below which a noise-corrected second moment may not fall:
@@ -19,7 +19,7 @@ NOISE_FLOOR = 0.1
 
 
 @dataclass(frozen=True)
-class ServerUpdate:
+class ServerUpdate(ServerRule):
     """Settings of the server step.
 
     Attributes
@@ -66,98 +66,45 @@ class ServerUpdate:
                 "set it (1.0 is usual) or choose preconditioner 'normalised'"
             )
 
+    def broadcast_point(self, state: ServerState) -> Vector:
+        """Return the Nesterov point ``y = w + eta_m (w - w_previous)`` of section 4.1."""
+        return state.weights + self.lookahead * (state.weights - state.previous)
 
-@dataclass(frozen=True)
-class ServerState:
-    """What the server carries from one optimisation step to the next.
+    def update(
+        self, state: ServerState, mean_update: Vector, noise_variance: float = 0.0, gradient: Vector | None = None
+    ) -> ServerState:
+        """Take one accelerated step (eqs. 7-9 and 12); see `ServerRule.update`."""
+        check(state, mean_update)
+        beta1, beta2 = self.momentum, self.second_moment
+        count = state.updates + 1
+        first = beta1 * state.first_moment + (1 - beta1) * mean_update
+        second = beta2 * state.second_moment + (1 - beta2) * mean_update**2
+        noise = beta2 * state.noise_moment + (1 - beta2) * noise_variance
+        correct1 = 1 - beta1**count if self.bias_correction else 1.0
+        correct2 = 1 - beta2**count if self.bias_correction else 1.0
 
-    Attributes
-    ----------
-    weights, previous : ndarray of float64, shape (p,)
-        ``w^(k)`` and ``w^(k-1)``.
-    first_moment, second_moment : ndarray of float64, shape (p,)
-        ``m`` and ``v`` of eq. 7, without bias correction.
-    noise_moment : float
-        The same moving average of the known noise variance of one coordinate of ``u``.
-    updates : int
-        ``t_k`` of eq. 8: completed rounds with at least one contributor.
-    """
+        step = self.step_size * first / correct1
+        if self.preconditioner != "none":
+            variance = second / correct2
+            if self.noise_corrected:
+                known = noise / correct2
+                variance = np.maximum(variance - known, NOISE_FLOOR * known)
+            rms = np.sqrt(variance) + self.jitter
+            step = step / rms
+            if self.preconditioner == "normalised":
+                step = step * rms.mean()
+        if self.trust_region > 0:
+            limit = self.trust_region * float(np.sqrt(np.mean(state.weights**2)))
+            step = np.clip(step, -limit, limit)
 
-    weights: Vector
-    previous: Vector
-    first_moment: Vector
-    second_moment: Vector
-    noise_moment: float
-    updates: int
-
-
-def init(weights: NDArray[np.floating]) -> ServerState:
-    """Start at ``weights`` with empty moments."""
-    start = np.array(weights, dtype=np.float64)
-    zeros = np.zeros_like(start)
-    return ServerState(start, start.copy(), zeros, zeros.copy(), 0.0, 0)
-
-
-def broadcast_point(settings: ServerUpdate, state: ServerState) -> Vector:
-    """Return the Nesterov point ``y = w + eta_m (w - w_previous)`` of section 4.1."""
-    return state.weights + settings.lookahead * (state.weights - state.previous)
-
-
-def update(settings: ServerUpdate, state: ServerState, mean_update: Vector, noise_variance: float = 0.0) -> ServerState:
-    """Take one accelerated step (eqs. 7-9 and 12).
-
-    Parameters
-    ----------
-    settings, state
-        The rule and what it remembers.
-    mean_update : ndarray of float64, shape (p,)
-        ``u^(k)`` of eq. 6, the weighted mean of ``Delta_i = w_i - y``.
-    noise_variance : float
-        Known privacy-noise variance of one coordinate of ``mean_update``; used when
-        ``noise_corrected`` is set.
-
-    Returns
-    -------
-    ServerState
-        The next state; the input is unchanged.
-
-    Raises
-    ------
-    ValueError
-        If the update is not finite or has the wrong shape.
-    """
-    if mean_update.shape != state.weights.shape or not np.isfinite(mean_update).all():
-        raise ValueError("mean update: expected a finite vector of the size of the model")
-    beta1, beta2 = settings.momentum, settings.second_moment
-    count = state.updates + 1
-    first = beta1 * state.first_moment + (1 - beta1) * mean_update
-    second = beta2 * state.second_moment + (1 - beta2) * mean_update**2
-    noise = beta2 * state.noise_moment + (1 - beta2) * noise_variance
-    correct1 = 1 - beta1**count if settings.bias_correction else 1.0
-    correct2 = 1 - beta2**count if settings.bias_correction else 1.0
-
-    step = settings.step_size * first / correct1
-    if settings.preconditioner != "none":
-        variance = second / correct2
-        if settings.noise_corrected:
-            known = noise / correct2
-            variance = np.maximum(variance - known, NOISE_FLOOR * known)
-        rms = np.sqrt(variance) + settings.jitter
-        step = step / rms
-        if settings.preconditioner == "normalised":
-            step = step * rms.mean()
-    if settings.trust_region > 0:
-        limit = settings.trust_region * float(np.sqrt(np.mean(state.weights**2)))
-        step = np.clip(step, -limit, limit)
-
-    half = broadcast_point(settings, state) + step
-    rho = settings.interpolation
-    return replace(
-        state,
-        weights=(1 - rho) * state.weights + rho * half,
-        previous=state.weights,
-        first_moment=first,
-        second_moment=second,
-        noise_moment=noise,
-        updates=count,
-    )
+        half = self.broadcast_point(state) + step
+        rho = self.interpolation
+        return replace(
+            state,
+            weights=(1 - rho) * state.weights + rho * half,
+            previous=state.weights,
+            first_moment=first,
+            second_moment=second,
+            noise_moment=noise,
+            updates=count,
+        )

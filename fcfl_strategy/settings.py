@@ -1,13 +1,15 @@
 """Everything the strategy needs to know besides the run's state."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fcfl_strategy.schedule import NoiseSchedule
-from fcfl_strategy.server_update import ServerUpdate
+from fcfl_strategy.server_rule import ServerRule
 from privacy.terms import RunTerms
 from secagg.graph_parameters import Rates
 from secagg.pins import PinnedRoster
 
+GainRule = Literal["constant", "signal-to-noise"]
 USUAL_RATES = Rates(corruption=0.05, dropout=0.05, active=True)
 
 
@@ -33,7 +35,8 @@ class Settings:
         ``K``, planned optimisation rounds.
     contributions : int
         Contributions per silo the noise is calibrated for (errata E15).
-    update : ServerUpdate
+    rule : ServerRule
+        The method's server step.
     schedule : NoiseSchedule
     step_size : float
         ``eta_0``.
@@ -42,7 +45,7 @@ class Settings:
     proximal, proximal_max : float
         ``lambda_0`` and the bound on ``mu = lambda_0 D_hat``.
     control_smoothing, control_gain : float
-        ``xi`` and the factor on ``c - c_i``.
+        ``xi`` and the factor on ``c - c_i``, or its bound.
     drift_penalty : float
         ``beta`` of eq. 23.
     silos : int
@@ -62,12 +65,26 @@ class Settings:
         What a regular graph has to withstand.
     pins : PinnedRoster or None
         The only silos that may enrol, with their identity keys; None: any. The silos pin their peers themselves.
+    step_decay : float
+        Share of ``eta_0`` that the client step loses over the run.
+    proximal_constant : float
+        Part of ``mu`` that does not depend on the divergence.
+    adaptive_step : bool
+        Whether silos choose ``eta_i`` within the drift budget; without, the budget only cuts ``tau_i`` (errata E20).
+    normalised : bool
+        Whether silos rescale their update to ``tau`` steps of ``eta_0`` (FedNova).
+    gain_rule : {"constant", "signal-to-noise"}
+        Whether the control's gain is ``control_gain``, or what `divergence.control_gain` says, at most that.
+    uniform : bool
+        Whether participation ignores the importance scores.
+    averaging : float
+        Decay of the average of iterates that is served; 0: the last iterate.
     """
 
     terms: RunTerms
     rounds: int
     contributions: int
-    update: ServerUpdate
+    rule: ServerRule
     schedule: NoiseSchedule
     step_size: float
     drift_budget: float
@@ -85,3 +102,10 @@ class Settings:
     graph: str = "complete"
     rates: Rates = USUAL_RATES
     pins: PinnedRoster | None = None
+    step_decay: float = 0.0
+    proximal_constant: float = 0.0
+    adaptive_step: bool = True
+    normalised: bool = True
+    gain_rule: GainRule = "constant"
+    uniform: bool = False
+    averaging: float = 0.0

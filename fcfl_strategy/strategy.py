@@ -56,7 +56,7 @@ class OpenEpoch:
 
 
 class FcflStrategy(Strategy):
-    """FCFL on Flower.
+    """FCFL on Flower, and its baselines: the settings' `ServerRule` and plan make the method.
 
     Parameters
     ----------
@@ -243,7 +243,8 @@ class FcflStrategy(Strategy):
         """Announce an epoch that only sums the metrics of the served model."""
         plan = rounds.plan_evaluation(self.settings, self._state, self.records)
         _, control = rounds.broadcast(self.settings, self._state, self.records)
-        return self._announce(plan, self._state.server.weights.astype(np.float32), control)
+        served = rounds.served(self.settings, self._state).astype(np.float32)
+        return self._announce(plan, served, control)
 
     def configure_scaling(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -309,11 +310,11 @@ class FcflStrategy(Strategy):
         return secure.sums()
 
     def _weights(self) -> ArrayRecord:
-        return ArrayRecord({"weights": Array(self._state.server.weights.astype(np.float32))})
+        return ArrayRecord({"weights": Array(rounds.served(self.settings, self._state).astype(np.float32))})
 
     def summary(self) -> None:
         """Log the main settings."""
-        logger.info("FCFL: %s", self.settings)
+        logger.info("settings: %s", self.settings)
 
     # --- what is left behind ----------------------------------------------------------------------
 

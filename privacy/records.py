@@ -21,6 +21,8 @@ SILO_REPLACE_ADJACENCY = "one silo replaced by another"
 PRIVATE = "private"
 SEEDED = "not private: seeded"
 TRAINING = "training"
+FULL_GRADIENT = "full gradient"
+"""Purpose of the ledger's line for a gradient of all records: one release without sampling."""
 
 
 def _text(name: str, value: object) -> None:

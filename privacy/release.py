@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from privacy.metrics import BACKTRACKING, EVALUATION
 from privacy.plan import MechanismPlan
-from privacy.records import TRAINING
+from privacy.records import FULL_GRADIENT, TRAINING
 from privacy.scaling import SCALING
 from privacy.terms import RunTerms
 from privacy.wire import Wire, require
@@ -128,6 +128,16 @@ class ReleasePlan(Wire):
         features keep their public scale.
     terms_hash : bytes
         `RunTerms.hash` of the run, and with it the hash of the configuration.
+    adaptive_step : bool
+        Whether the silo may shorten its step so that the drift budget holds; else the budget only cuts the steps.
+    normalised : bool
+        Whether the update is rescaled to ``tau`` steps of ``eta_0`` (FedNova); else it is ``w_i - y`` as it stands.
+    control_measured : bool
+        Whether ``||c - c_i||^2`` and the noise energy of ``c_i`` are summed.
+    uniform : bool
+        Whether all silos have the same score, whatever their records and drift.
+    momentum : float
+        Share ``beta`` of the vector broadcast as ``c`` in every local step (MIME); 0: it is the mean of the controls.
     """
 
     label: ClassVar[str] = "release plan"
@@ -155,6 +165,11 @@ class ReleasePlan(Wire):
     control_hash: bytes
     scale_hash: bytes
     terms_hash: bytes
+    adaptive_step: bool = True
+    normalised: bool = True
+    control_measured: bool = False
+    uniform: bool = False
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         require(
@@ -183,6 +198,8 @@ class ReleasePlan(Wire):
             control_hash=len(self.control_hash) == 32,
             scale_hash=len(self.scale_hash) in (0, 32),
             terms_hash=len(self.terms_hash) == 32,
+            control_measured=not (self.control_measured and self.control_smoothing == 0),
+            momentum=0 <= self.momentum < 1 and not (self.momentum and self.control_gain),
         )
 
     def charges(self, terms: RunTerms, records: int) -> tuple[Charge, ...]:
@@ -207,6 +224,9 @@ class ReleasePlan(Wire):
                     self.sampling_rate, terms.loss_bound, self.noise_multiplier, terms.backtracks, records
                 )
                 found.append(Charge(terms.run, BACKTRACKING, looks))
+            if terms.gradient_noise:
+                once = MechanismPlan(1.0, self.clip_norm, terms.gradient_noise, 1, records)
+                found.append(Charge(terms.run, FULL_GRADIENT, once))
         if self.purpose == "scale":
             once = MechanismPlan(1.0, SCALING_NORM, terms.scaling_noise, 1, 1)
             found.append(Charge(terms.run, SCALING, once))
@@ -245,6 +265,12 @@ class ReleasePlan(Wire):
             found.append(Bound("update", self.parameters, 32, length * swing * gradient / self.min_probability))
             if self.control_smoothing > 0:
                 found.append(Bound("control", self.parameters, 32, 2 * self.control_smoothing * gradient))
+            if self.control_measured:
+                reach = weight * (2 * norm / length) ** 2
+                found += [Bound("control_spread", 1, 64, reach), Bound("control_noise", 1, 64, reach)]
+            if terms.gradient_noise > 0:
+                largest = self.max_records + TAIL * terms.gradient_noise
+                found.append(Bound("gradient", self.parameters, 32, largest * self.clip_norm / self.min_probability))
             found += [
                 Bound("weight", 1, 64, weight),
                 Bound("squared_norm", 1, 64, weight * norm**2),

@@ -108,6 +108,9 @@ class RunTerms(Wire):
         Public bound on a squared error in noised metrics; 0 without.
     config_hash : bytes
         SHA-256 of the whole run configuration.
+    gradient_noise : float
+        Noise multiplier of the gradient of all records that comes with every contribution, charged to the training
+        budget (MIME); 0: there is none.
     """
 
     label: ClassVar[str] = "run terms"
@@ -139,6 +142,7 @@ class RunTerms(Wire):
     evaluation: Allowance | None
     metric_bound: float
     config_hash: bytes
+    gradient_noise: float = 0.0
 
     def __post_init__(self) -> None:
         counted = self.accountant == "pld"
@@ -167,11 +171,14 @@ class RunTerms(Wire):
             evaluation=self.evaluation is None or self.metrics,
             metric_bound=0 <= self.metric_bound < math.inf and (self.metric_bound > 0) == (self.evaluation is not None),
             config_hash=len(self.config_hash) == 32,
+            gradient_noise=0 <= self.gradient_noise < math.inf and not (counted and self.gradient_noise),
         )
-        if self.unit == "silo" and (self.variance_scale or self.backtracks or self.scaling_noise or self.evaluation):
+        beside = self.variance_scale or self.backtracks or self.scaling_noise or self.gradient_noise
+        if self.unit == "silo" and (beside or self.evaluation):
             raise PrivacyError(
                 f"{self.label}: with the silo as unit only its update leaves; variance_scale, backtracks, "
-                "scaling_noise: expected 0, and evaluation, whose noise protects one record only: expected None"
+                "scaling_noise, gradient_noise: expected 0, and evaluation, whose noise protects one record only: "
+                "expected None"
             )
         _ = self.openings("checked")
 

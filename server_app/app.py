@@ -109,10 +109,8 @@ def _group(run: Opened) -> Mapping[str, float] | None:
         return None
     # Constant noise, or the least that the terms allow: with a loss distribution the noise may not depend on outputs.
     steps = epochs * (terms.steps + terms.backtracks)
-    moments = [terms.scaling_noise] * scalings
-    epsilon = epsilon_group(
-        terms.sampling_rate, terms.sigma_min, steps, terms.delta, SAMPLES_PER_BAR, unsampled=moments
-    )
+    whole = [terms.scaling_noise] * scalings + [terms.gradient_noise] * (epochs if terms.gradient_noise else 0)
+    epsilon = epsilon_group(terms.sampling_rate, terms.sigma_min, steps, terms.delta, SAMPLES_PER_BAR, unsampled=whole)
     return {"records": SAMPLES_PER_BAR, "epsilon": epsilon}
 
 

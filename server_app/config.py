@@ -15,8 +15,7 @@ from privacy.metric import MAX_EXPONENT, Metric
 from privacy.mlp import FEATURES, HIDDEN, Mlp
 from secagg.errors import SecAggError
 from secagg.graph_parameters import KINDS, Rates, choose
-
-Value = bool | int | float | str
+from server_app.methods import METHODS, Value, having
 
 
 class ConfigError(ValueError):
@@ -54,6 +53,7 @@ KEYS: Mapping[str, Key] = {
     "resume": Key(False, "continue the run in run-dir instead of starting one"),
     "simulation-root": Key("", "folder of the silos' folders, for the simulation engine only"),
     "roster-file": Key("", "roster.toml with the only silos that may enrol, as the coordinator sees it; empty: any"),
+    "method": Key("fcfl", "method of the run; docs/methods.md says which keys each has", choices=tuple(METHODS)),
     "silos": Key(20, "silos that must enrol", low=3, high=1000),
     "rounds": Key(15, "optimisation rounds K", low=1, high=100_000),
     "model-seed": Key(2025, "public seed of the initial model", low=0, high=2**31),
@@ -86,13 +86,22 @@ KEYS: Mapping[str, Key] = {
     "dp.sigma-max": Key(100.0, "largest noise multiplier", above=0, high=1e4),
     "local.steps": Key(5, "local steps tau", low=1, high=1000),
     "local.step-size": Key(0.5, "client step eta_0", above=0, high=1e4),
+    "local.step-decay": Key(0.0, "share of the client step lost over the run, linearly; 0: constant", low=0, high=1),
+    "local.normalise": Key(True, "rescale updates to tau steps of eta_0, whatever steps were taken (FedNova)"),
+    "local.adaptive-step": Key(True, "let a silo shorten its step to the drift budget; off: the budget only cuts tau"),
     "local.drift-budget": Key(4.0, "d_max as a multiple of the median noise energy; 0: off", low=0, high=1e9),
     "local.backtracks": Key(0, "private looks at the loss for backtracking a round; 0: off", low=0, high=100),
     "local.loss-bound": Key(0.1, "clip of a loss difference in backtracking, in scaled units", above=0, high=1e6),
     "local.proximal": Key(0.0, "lambda_0 of mu = lambda_0 D_hat", low=0, high=1e9),
-    "local.proximal-max": Key(10.0, "bound on mu", low=0, high=1e9),
+    "local.proximal-max": Key(10.0, "bound on lambda_0 D_hat", low=0, high=1e9),
+    "local.proximal-constant": Key(0.0, "mu besides lambda_0 D_hat; with fedprox 0 stands for 0.1", low=0, high=1e9),
     "drift.smoothing": Key(0.3, "xi of the drift control; 0: off", low=0, high=1),
-    "drift.gain": Key(0.5, "factor on c - c_i", low=0, high=1),
+    "drift.gain": Key(0.5, "factor on c - c_i, or its bound", low=0, high=1),
+    "drift.gain-rule": Key(
+        "constant",
+        "signal-to-noise: D / (D + V), from the controls' measured spread and their known noise V",
+        choices=("constant", "signal-to-noise"),
+    ),
     "metric.exponents": Key(
         "", "client metric: powers of two that scale hidden layers and output, such as '3 0 -1'; empty: all 0"
     ),
@@ -112,7 +121,19 @@ KEYS: Mapping[str, Key] = {
     "server.noise-corrected": Key(False, "subtract the known noise variance from v"),
     "server.jitter": Key(1e-8, "epsilon_p", above=0, high=1),
     "server.trust-region": Key(0.0, "largest step relative to the RMS of the weights; 0: off", low=0, high=1e9),
+    "server.averaging": Key(
+        0.0,
+        "decay a of the served average of iterates, over about 1 / (1 - a) rounds; 0: off",
+        low=0,
+        high=0.9999,
+    ),
+    "adaptive.step-size": Key(0.01, "eta of FedAdam and FedYogi, in units of a weight", above=0, high=1e4),
+    "adaptive.tau": Key(1e-3, "tau of FedAdam and FedYogi, an update that counts as small", above=0, high=1e4),
+    "mime.gradient-share": Key(0.2, "share of the budget for MIME's gradients of all records", low=0.001, high=0.45),
     "participation.cohort": Key(10.0, "expected contributors tau_sel", above=0, high=1000),
+    "participation.scores": Key(
+        "importance", "what p_i is in proportion to: eq. 23, or nothing", choices=("importance", "uniform")
+    ),
     "participation.min-probability": Key(0.1, "least participation probability p_min", above=0, high=1),
     "participation.drift-penalty": Key(0.0, "beta of eq. 23", low=0, high=1e9),
     "secagg.colluders": Key(0, "silos n_C that may collude with the coordinator", low=0, high=333),
@@ -160,7 +181,7 @@ class RunConfig:
             if name not in KEYS:
                 raise ConfigError(f"{name}: unknown setting; known settings are {', '.join(KEYS)}")
         values = {name: _checked(name, key, given.get(name, key.default)) for name, key in KEYS.items()}
-        config = cls(values)
+        config = cls({**values, **_of_method(values)})
         config._check_together()
         return config
 
@@ -194,6 +215,10 @@ class RunConfig:
             for name in ("local.backtracks", "dp.scaling-share"):
                 if self.real(name) > 0:
                     raise ConfigError(f"{name}: a counted budget cannot price it; set it to 0, or use rdp")
+            if self.text("method") == "mime":
+                raise ConfigError("dp.accountant: pld cannot price the gradients of method mime; use rdp")
+        if self.text("drift.gain-rule") != "constant" and self.real("drift.smoothing") == 0:
+            raise ConfigError("drift.gain-rule: there is no control to measure; set drift.smoothing above 0")
         if self.text("dp.unit") == "silo":
             self._check_silo_unit()
         if self.text("server.preconditioner") == "raw" and self.real("server.trust-region") == 0:
@@ -211,6 +236,8 @@ class RunConfig:
 
     def _check_silo_unit(self) -> None:
         """With the silo as unit only its update may leave it (errata E6)."""
+        if not METHODS[self.text("method")].update_only:
+            raise ConfigError(f"method: {self.text('method')} sends more than its update; dp.unit silo needs another")
         off = ("drift.smoothing", "drift.gain", "participation.drift-penalty")
         for name in (*off, "dp.variance-scale", "dp.scaling-share", "local.backtracks"):
             if self.real(name) > 0:
@@ -262,6 +289,23 @@ class RunConfig:
         local = ("run-dir", "resume", "simulation-root", "roster-file")
         shaping = {name: value for name, value in self.values.items() if name not in local}
         return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
+
+
+def _of_method(values: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Return the values that the method brings: of keys it lacks, and its own defaults.
+
+    Flower passes all keys, so a key at its default counts as not set.
+    """
+    name = str(values["method"])
+    method = METHODS[name]
+    for key, value in method.lacks.items():
+        if values[key] not in (KEYS[key].default, value):
+            raise ConfigError(
+                f"{key}: method {name} does not have it; leave it out, or choose a method that has it "
+                f"({', '.join(having(key))})"
+            )
+    own = {key: value for key, value in method.defaults.items() if values[key] == KEYS[key].default}
+    return {**method.lacks, **own}
 
 
 def _checked(name: str, key: Key, value: object) -> Value:

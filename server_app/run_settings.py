@@ -6,7 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fcfl_strategy.adaptive import Adaptive
+from fcfl_strategy.fedavg import Averaging
+from fcfl_strategy.mime import Mime
 from fcfl_strategy.schedule import NoiseSchedule, planned_shape
+from fcfl_strategy.server_rule import ServerRule
 from fcfl_strategy.server_update import Preconditioner, ServerUpdate
 from fcfl_strategy.settings import Deadlines, Settings
 from privacy.calibration import Calibration, calibrate
@@ -53,7 +57,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         sigma_max=config.real("dp.sigma-max"),
         conversion="paper" if accountant == "paper" else "improved",
         accountant="pld" if accountant == "pld" else "rdp",
-        reserved=config.real("dp.scaling-share"),
+        reserved=config.real("dp.scaling-share") + _gradient_share(config),
     )
     constant = plan[1] == "constant"
     lowest = calibration.schedule[0] if constant else config.real("dp.sigma-min")
@@ -82,7 +86,8 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         metric=metric_of(config),
         noise_seed=seed if seed >= 0 else None,
         metrics=config.flag("eval.metrics"),
-        scaling_noise=_scaling_noise(calibration, config.real("dp.scaling-share")),
+        scaling_noise=_noise_of(calibration, config.real("dp.scaling-share"), 1),
+        gradient_noise=_noise_of(calibration, _gradient_share(config), contributions),
         evaluation=_evaluation(config),
         metric_bound=config.real("eval.loss-bound") if config.real("eval.epsilon") else 0.0,
         backtracks=config.whole("local.backtracks"),
@@ -93,7 +98,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         terms=terms,
         rounds=plan[0],
         contributions=contributions,
-        update=_update(config),
+        rule=_rule(config),
         schedule=NoiseSchedule(
             "constant" if constant else "divergence",
             calibration.noise_multiplier,
@@ -122,6 +127,13 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         graph=config.text("secagg.graph"),
         rates=Rates(config.real("secagg.corruption"), config.real("secagg.dropout"), config.flag("secagg.active")),
         pins=_pins(config.text("roster-file")),
+        step_decay=config.real("local.step-decay"),
+        proximal_constant=config.real("local.proximal-constant"),
+        adaptive_step=config.flag("local.adaptive-step"),
+        normalised=config.flag("local.normalise"),
+        gain_rule="constant" if config.text("drift.gain-rule") == "constant" else "signal-to-noise",
+        uniform=config.text("participation.scores") == "uniform",
+        averaging=config.real("server.averaging"),
     )
 
 
@@ -143,12 +155,16 @@ def _adjacency(config: RunConfig) -> str:
     return SILO_ZERO_ADJACENCY if config.text("dp.neighbour") == "zero" else SILO_REPLACE_ADJACENCY
 
 
-def _scaling_noise(calibration: Calibration, share: float) -> float:
-    """Noise of one release of all records that costs a share of the Renyi budget: order / (2 sigma^2)."""
+def _noise_of(calibration: Calibration, share: float, releases: int) -> float:
+    """Noise of releases of all records that cost a share of the Renyi budget: order / (2 sigma^2) each."""
     if share == 0:
         return 0.0
     # The last digits make sure that both parts fit the filter, which adds up.
-    return math.sqrt(calibration.order / (2 * share * calibration.rdp_budget)) * (1 + 1e-9)
+    return math.sqrt(releases * calibration.order / (2 * share * calibration.rdp_budget)) * (1 + 1e-9)
+
+
+def _gradient_share(config: RunConfig) -> float:
+    return config.real("mime.gradient-share") if config.text("method") == "mime" else 0.0
 
 
 def _evaluation(config: RunConfig) -> Allowance | None:
@@ -168,6 +184,23 @@ def _evaluation(config: RunConfig) -> Allowance | None:
         sigma_max=1e6,
     )
     return Allowance(config.real("eval.epsilon"), found.order, found.rdp_budget, found.noise_multiplier)
+
+
+def _rule(config: RunConfig) -> ServerRule:
+    method, step, beta = config.text("method"), config.real("server.step-size"), config.real("server.momentum")
+    if method == "fcfl":
+        return _update(config)
+    if method == "mime":
+        return Mime(step, beta)
+    if method in ("fedadam", "fedyogi"):
+        return Adaptive(
+            "adam" if method == "fedadam" else "yogi",
+            step_size=config.real("adaptive.step-size"),
+            momentum=beta,
+            second_moment=config.real("server.second-moment"),
+            adaptivity=config.real("adaptive.tau"),
+        )
+    return Averaging(step, beta)
 
 
 def _update(config: RunConfig) -> ServerUpdate:

@@ -14,7 +14,7 @@ import torch
 
 from client_app.local_training import step_size, train_locally
 from data_prep.shards import Shard, Split
-from fcfl_strategy.server_update import ServerUpdate, broadcast_point, init, update
+from fcfl_strategy.server_update import ServerUpdate
 from privacy.accounting import order_budget, rdp_at
 from privacy.mlp import Mlp
 from privacy.plan import MechanismPlan
@@ -203,15 +203,15 @@ def train(setting: Setting, silos: Sequence[Silo], sigma: float, eta: float, see
     seed
         Of model, samples and noise; equal seeds draw equal samples and normals in every arm.
     """
-    model, settings = setting.model, ServerUpdate()
+    model, rule = setting.model, ServerUpdate()
     sizes = [len(silo.train.targets) for silo in silos]
     mechanisms = [MechanismPlan(setting.sampling_rate, setting.clip_norm, sigma, setting.steps, n) for n in sizes]
     plan = _plan(setting, sigma, eta, sizes)
-    state = init(model.initial_parameters(seed))
+    state = rule.init(model.initial_parameters(seed))
     directions = [0.0] * len(silos)
     still = np.zeros(model.size, dtype=np.float32)
     for number in range(setting.rounds):
-        point = broadcast_point(settings, state).astype(np.float32)
+        point = rule.broadcast_point(state).astype(np.float32)
         total = np.zeros(model.size)
         for i, (silo, mechanism) in enumerate(zip(silos, mechanisms, strict=True)):
             stream = RandomStream.seeded(seed, "training", number, i)
@@ -221,7 +221,7 @@ def train(setting: Setting, silos: Sequence[Silo], sigma: float, eta: float, see
             )
             directions[i] = done.direction
             total += sizes[i] * done.delta
-        state = update(settings, state, total / sum(sizes))
+        state = rule.update(state, total / sum(sizes))
     return state.weights
 
 

@@ -68,7 +68,7 @@ def summary_table(run_dir: Path) -> Table:
         zero_r2 = wording.percent(0.0 if metrics.mse_zero > 0 else None)
         forecasts.add_row("zero forecast", wording.mse(metrics.mse_zero), zero_r2, wording.MISSING)
         forecasts.add_row(
-            "FCFL",
+            run.method,
             wording.mse(metrics.mse),
             wording.percent(metrics.r2),
             wording.percent(metrics.directional_accuracy),

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from server_app.methods import METHODS
+
 CONFIG_NAME = "config.json"
 HISTORY_NAME = "history.jsonl"
 SUMMARY_NAME = "summary.json"
@@ -171,6 +173,12 @@ class Run:
     config_hash: str
     history: tuple[Epoch, ...]
     summary: Summary
+
+    @property
+    def method(self) -> str:
+        """Name of the run's method, as tables and figures call it."""
+        found = METHODS.get(str(self.config.get("method")))
+        return "FCFL" if found is None else found.label
 
     @property
     def trained_rounds(self) -> int:

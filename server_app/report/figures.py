@@ -145,7 +145,7 @@ def _loss(run: Run) -> Chart:
             axes.yaxis.set_minor_locator(NullLocator())
         else:
             _padded(axes, values)
-        labels = [_Label(zero[-1][1], "zero forecast", MUTED), _Label(curve[-1][1], "FCFL", SERIES_1)]
+        labels = [_Label(zero[-1][1], "zero forecast", MUTED), _Label(curve[-1][1], run.method, SERIES_1)]
         return labels + ([_Label(best[-1][1], "optimum", SERIES_3)] if best else [])
 
     return _chart(

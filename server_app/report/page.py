@@ -245,14 +245,16 @@ def _splits(run: Run) -> list[_Split]:
     skill_known = any(metrics.skill is not None for metrics in measured)
     if evaluation is not None:
         return [
-            _split("Test", evaluation.test, "", skill_known),
-            _split("Validation", evaluation.validation, label, skill_known),
+            _split(run.method, "Test", evaluation.test, "", skill_known),
+            _split(run.method, "Validation", evaluation.validation, label, skill_known),
         ]
     last = run.last_validation
-    return [] if last is None else [_split(f"Validation, round {last[0].round}", last[1], label, skill_known)]
+    return (
+        [] if last is None else [_split(run.method, f"Validation, round {last[0].round}", last[1], label, skill_known)]
+    )
 
 
-def _split(name: str, metrics: Metrics, label: str, skill_known: bool) -> _Split:
+def _split(method: str, name: str, metrics: Metrics, label: str, skill_known: bool) -> _Split:
     def row(name: str, cells: list[str], skill: float | None, ours: bool = False, tone: str = "") -> _Row:
         return _Row(name, (*cells, wording.plain(skill, 3)) if skill_known else tuple(cells), ours, tone)
 
@@ -268,7 +270,7 @@ def _split(name: str, metrics: Metrics, label: str, skill_known: bool) -> _Split
     tone = {"wins": "good", "loses": "bad"}.get(wording.verdict(metrics), "")
     rows = [
         row("Zero forecast", zero, 0.0 if known else None),
-        row("FCFL", ours, metrics.skill, ours=True, tone=tone),
+        row(method, ours, metrics.skill, ours=True, tone=tone),
     ]
     if metrics.mse_optimal is not None:
         best = [wording.mse(metrics.mse_optimal), dash, dash, wording.percent(metrics.r2_optimal)]

@@ -147,6 +147,31 @@ def test_in_a_constant_field_every_pace_gives_the_same_update(eta: float, proxim
         np.testing.assert_allclose(update.delta, -plan.step_size * plan.steps * field, rtol=1e-5)
 
 
+def test_what_is_not_normalised_is_the_move_as_it_stands() -> None:
+    """FedProx: the proximal term shortens the update, and nothing makes up for it; so does a drift budget."""
+    for change in ({"proximal": 0.7}, {"drift_budget": 0.05}):
+        plan, mechanism = planned(normalised=False, **change)
+        update = trained(plan, mechanism, POINT, CORRECTION, 0.3)
+        assert np.sum(update.delta**2) == pytest.approx(update.drift, rel=1e-6)
+        normalised = trained(*planned(**change), POINT, CORRECTION, 0.3)
+        assert np.linalg.norm(update.delta) < np.linalg.norm(normalised.delta)
+        np.testing.assert_allclose(
+            update.delta / np.linalg.norm(update.delta), normalised.delta / np.linalg.norm(normalised.delta), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("momentum", [0.25, 0.9])
+def test_mime_s_local_step_mixes_gradient_and_server_momentum(momentum: float) -> None:
+    """w <- w - eta ((1 - beta) g + beta s), s unchanged over the round, where ``correction`` is beta s."""
+    plan, mechanism = planned(momentum=momentum, control_gain=0.0, clip_norm=1e4, noise_multiplier=1e-13)
+    features, targets = (part.astype(np.float64) for part in data())
+    moment, w = np.array([0.5, -1.0, 0.0, 2.0]), POINT.copy()
+    for _ in range(plan.steps):
+        w = w - 0.3 * ((1 - momentum) * features.T @ (features @ w - targets) / RECORDS + momentum * moment)
+    update = trained(plan, mechanism, POINT, momentum * moment, 0.3)
+    np.testing.assert_allclose(update.delta, w - POINT, rtol=2e-5, atol=2e-5)
+
+
 def test_a_stiff_proximal_term_is_stable() -> None:
     # The explicit step diverges once eta mu > 2 (E20).
     plan, mechanism = planned(proximal=1e4, steps=40)
@@ -155,10 +180,13 @@ def test_a_stiff_proximal_term_is_stable() -> None:
     assert np.linalg.norm(update.delta) < 10 * plan.step_size * plan.steps
 
 
+@pytest.mark.parametrize("change", [{}, {"normalised": False}, {"momentum": 0.6, "control_gain": 0.0}])
 @pytest.mark.parametrize(("proximal", "budget", "sigma"), [(0.0, 0.0, 2.0), (3.0, 0.0, 2.0), (0.5, 1e-9, 0.7)])
-def test_the_stated_noise_energy_is_that_of_the_noise(proximal: float, budget: float, sigma: float) -> None:
+def test_the_stated_noise_energy_is_that_of_the_noise(
+    proximal: float, budget: float, sigma: float, change: dict[str, object]
+) -> None:
     plan, mechanism = planned(
-        proximal=proximal, noise_multiplier=sigma, sampling_rate=0.4, steps=3, drift_budget=budget
+        proximal=proximal, noise_multiplier=sigma, sampling_rate=0.4, steps=3, drift_budget=budget, **change
     )
     zeros = np.zeros((RECORDS, P), np.float32), np.zeros(RECORDS, np.float32)
     nothing, stream = np.zeros(P, np.float32), RandomStream.seeded(11, "energy")
@@ -170,6 +198,7 @@ def test_the_stated_noise_energy_is_that_of_the_noise(proximal: float, budget: f
     assert runs[0].steps == (1 if budget else 3)
     # ||g_bar||^2 less its noise is zero on average, so what is kept of it is small against the noise.
     noise = P * (mechanism.noise_stddev / mechanism.divisor) ** 2 / runs[0].steps
+    assert runs[0].gradient_noise == pytest.approx(noise)
     assert np.mean([run.direction for run in runs]) < 0.5 * noise
     assert np.mean([np.sum(run.mean_gradient**2) for run in runs]) == pytest.approx(noise, rel=0.1)
 
@@ -230,6 +259,13 @@ def test_a_smaller_silo_or_more_noise_never_gives_a_longer_step() -> None:
 
 def test_without_a_drift_budget_the_step_is_the_planned_one() -> None:
     assert step_size(dataclasses.replace(SIZED, drift_budget=0.0), SIZED_MECHANISM, 1e12) == SIZED.step_size
+
+
+def test_without_an_adaptive_step_the_drift_budget_only_cuts_the_steps() -> None:
+    fixed = dataclasses.replace(SIZED, adaptive_step=False)
+    assert step_size(fixed, SIZED_MECHANISM, 1e12) == SIZED.step_size
+    plan, mechanism = planned(drift_budget=0.05, adaptive_step=False)
+    assert trained(plan, mechanism, POINT, CORRECTION, step_size(plan, mechanism, 1e12)).steps < plan.steps
 
 
 def test_a_correction_is_added_after_clipping_and_moves_the_weights_in_full() -> None:

@@ -143,6 +143,7 @@ def test_terms_within_every_limit_pass() -> None:
         ({"noise_seed": 0}, "allow_seeded"),
         ({"metrics": True}, "allow_metrics"),
         ({"sigma_min": 0.49}, "sigma_min"),
+        ({"gradient_noise": 0.49}, "full-batch gradient"),
         ({"clip_norm": 2.1}, "clip norm"),
         ({"sampling_rate": 0.51}, "sampling rate"),
         ({"steps": 11}, "local steps"),
@@ -163,6 +164,7 @@ def test_each_limit_of_the_terms_declines_alone(change: dict[str, Any], says: st
     "change",
     [
         {"sigma_min": 0.5},
+        {"gradient_noise": 0.5},
         {"clip_norm": 2.0},
         {"sampling_rate": 0.5},
         {"steps": 10},

@@ -271,6 +271,9 @@ def test_a_demo_checks_its_settings_before_it_makes_samples(refused: Run, tmp_pa
     demo = "demo", "--out", tmp_path / "runs", "--engine=local", "--silos=4"
     assert refused(*demo, "--set=dp.epsilo=1").startswith("dp.epsilo: unknown setting")
     assert refused(*demo, "--set=dp.epsilon=0.0001").startswith("epsilon 0.0001 is too small")
+    assert refused(*demo, "--preset=papers") == "--preset: expected one of paper, got 'papers'"
+    # The paper's raw step stands on its trust region, so that taking this away alone must be refused.
+    assert refused(*demo, "--preset=paper", "--set=server.trust-region=0.0").startswith("server.trust-region: must be")
     assert refused("demo", "--out", tmp_path / "runs", "--silos=2").startswith("silos: expected at least 3")
     assert not (tmp_path / "runs").exists()
 

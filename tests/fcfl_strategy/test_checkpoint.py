@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from fcfl_strategy import checkpoint
 from fcfl_strategy.errors import RunError
 from fcfl_strategy.rounds import RunState
-from fcfl_strategy.server_update import ServerState
+from fcfl_strategy.server_rule import ServerState
 from privacy.count_filter import CountFilter
 from privacy.filter import RenyiFilter
 from privacy.release import FEATURE_BOUND
@@ -60,6 +60,9 @@ def states(draw: st.DrawFn) -> RunState:
             draw(st.integers(0, 2**60)),
         ),
         control_total=draw(vectors),
+        average=draw(vectors),
+        control_spread=draw(finite),
+        control_noise=draw(finite),
         rounds=draw(st.integers(0, 2**60)),
         epoch=count,
         outcomes=outcomes,
@@ -92,6 +95,9 @@ def test_every_field_of_the_state_is_kept() -> None:
         state,
         server=replace(state.server, noise_moment=0.1, updates=3),
         control_total=state.control_total + 1,
+        average=state.average + 2,
+        control_spread=1.25,
+        control_noise=0.3,
         rounds=1,
         epoch=2,
         outcomes=(EpochOutcome(1, "abandoned", ()),),
@@ -117,8 +123,8 @@ def test_equal_states_go_on_equally_after_a_second_round_trip() -> None:
 
 def test_a_checkpoint_of_another_schema_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = checkpoint.dump(make_state(make_settings()))
-    monkeypatch.setattr(checkpoint, "SCHEMA", 3)
-    with pytest.raises(RunError, match=r"schema 2, this software reads 3"):
+    monkeypatch.setattr(checkpoint, "SCHEMA", 4)
+    with pytest.raises(RunError, match=r"schema 3, this software reads 4"):
         checkpoint.load(data)
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcfl_strategy import rounds, server_update
+from fcfl_strategy import rounds
 from fcfl_strategy.divergence import MomentSums, divergence, update_noise_variance
 from fcfl_strategy.errors import SumError
+from fcfl_strategy.mime import Mime
 from fcfl_strategy.rounds import RunState
 from fcfl_strategy.schedule import NoiseSchedule
 from fcfl_strategy.server_update import ServerUpdate
@@ -102,9 +103,82 @@ def test_a_plan_says_what_the_settings_say() -> None:
     assert ReleasePlan.from_bytes(plan.to_bytes()) == plan
 
 
-def test_mu_is_bounded() -> None:
+def test_mu_is_bounded_but_for_its_constant_part() -> None:
     made = make_settings(proximal=2.0, proximal_max=10.0)
     assert plan_of(made, make_state(made, divergence=1e6)).proximal == 10.0
+    made = replace(made, proximal_constant=0.5)
+    assert plan_of(made, make_state(made, divergence=1e6)).proximal == 10.5
+    assert plan_of(made, make_state(made)).proximal == 0.5
+
+
+def test_the_client_step_and_what_hangs_on_it_decay_over_the_rounds() -> None:
+    made = make_settings(step_decay=0.6, rounds=3)
+    plans = [plan_of(made, make_state(made, rounds=k)) for k in range(3)]
+    np.testing.assert_allclose([plan.step_size for plan in plans], [0.5, 0.4, 0.3])
+    budgets = [plan.drift_budget for plan in plans]
+    np.testing.assert_allclose(budgets, np.array([1.0, 0.64, 0.36]) * budgets[0])
+
+
+def test_switches_of_the_local_steps_are_part_of_the_plan() -> None:
+    made = make_settings(adaptive_step=False, normalised=False, uniform=True)
+    plan = plan_of(made, make_state(made))
+    assert plan.uniform
+    assert plan.score_total == 3.0
+    assert (plan.adaptive_step, plan.normalised, plan.control_measured, plan.momentum) == (False, False, False, 0.0)
+    assert "control_spread" not in {bound.name for bound in plan.bounds(made.terms)}
+
+
+def test_the_average_of_the_iterates_is_what_is_served_and_evaluated() -> None:
+    made = make_settings(averaging=0.5)
+    state = make_state(made)
+    np.testing.assert_array_equal(rounds.served(made, state), state.server.weights)
+    first = step(made, state)
+    np.testing.assert_allclose(rounds.served(made, first), first.server.weights)
+    second = step(made, step(made, first, contributors=0))
+    served = rounds.served(made, second)
+    np.testing.assert_allclose(served, (first.server.weights + 2 * second.server.weights) / 3)
+    plan = rounds.plan_evaluation(made, second, RECORDS)
+    assert plan.point_hash == rounds.digest(served.astype(np.float32))
+    assert plan.point_hash != rounds.digest(second.server.weights.astype(np.float32))
+
+
+def test_a_measured_gain_follows_the_sums_and_starts_again_with_the_controls() -> None:
+    made = make_settings(gain_rule="signal-to-noise", control_gain=1.0)
+    state = make_state(made)
+    plan = plan_of(made, state)
+    assert plan.control_measured
+    assert plan.control_gain == 0.0
+    sums = make_sums(control_spread=np.array([1000.0]), control_noise=np.array([100.0]))
+    state, _ = rounds.absorb(made, state, plan, sums)
+    assert (state.control_spread, state.control_noise) == (0.5, 0.05)
+    counts = np.array(list(RECORDS.values()), dtype=float)
+    # Of noise in proportion to 1 / N_i^2 the mean sum p_i V_i keeps sum p_i (1 - p_i) V_i in c - c_i.
+    shares, noises = counts / counts.sum(), 1 / counts**2
+    left = np.sum(shares * (1 - shares) * noises) / np.sum(shares * noises)
+    assert plan_of(made, state).control_gain == pytest.approx(1 - 0.1 * left)
+    reset = rounds.reset_controls(state)
+    assert plan_of(made, reset).control_gain == 0.0
+    loud, _ = rounds.absorb(made, state, plan, make_sums(control_spread=np.array([1.0]), control_noise=np.array([9.0])))
+    assert plan_of(made, loud).control_gain == 0.0
+
+
+def test_mime_sends_its_momentum_in_the_place_of_the_controls_and_takes_the_gradient_of_the_round() -> None:
+    made = make_settings(make_terms(gradient_noise=9.0), rule=Mime(1.0, 0.75), control_smoothing=0.0, control_gain=0.0)
+    state = make_state(made)
+    plan = plan_of(made, state)
+    assert plan.momentum == 0.75
+    training, others = rounds.charges(made, plan)
+    assert [charge.purpose for charge in training] == ["training", "full gradient"]
+    assert not others
+    full = training[1].mechanism
+    assert (full.sampling_rate, full.clip_norm, full.noise_multiplier, full.steps) == (1.0, 1.0, 9.0, 1)
+    spend = spent(rounds.announced(made, state, plan)).spent
+    assert spend == pytest.approx(cost(made, SIGMA) + ORDER / (2 * 9.0**2))
+    gradient = np.linspace(0, 4000.0, PARAMETERS)
+    state, _ = rounds.absorb(made, state, plan, make_sums(gradient=gradient))
+    point, moment = rounds.broadcast(made, state, RECORDS)
+    np.testing.assert_allclose(moment, 0.25 * gradient / 2000.0, rtol=1e-6)
+    np.testing.assert_allclose(point, state.server.weights, rtol=1e-6)
 
 
 @given(counts=st.lists(st.integers(1, 2**40), min_size=1, max_size=4))
@@ -242,14 +316,14 @@ def test_a_round_without_contributor_leaves_the_optimiser_alone() -> None:
 
 
 def test_a_round_takes_the_server_step_with_the_weighted_mean_and_its_known_noise() -> None:
-    made = make_settings(update=ServerUpdate(noise_corrected=True))
+    made = make_settings(rule=ServerUpdate(noise_corrected=True))
     before = step(made, make_state(made))
     plan = plan_of(made, before)
     sums = make_sums()
     after, facts = rounds.absorb(made, before, plan, sums)
     moments = MomentSums(2000.0, 500.0, 20.0, 3000.0)
     mean = sums["update"] / 2000.0
-    expected = server_update.update(made.update, before.server, mean, update_noise_variance(moments, PARAMETERS))
+    expected = made.rule.update(before.server, mean, update_noise_variance(moments, PARAMETERS))
     np.testing.assert_array_equal(after.server.weights, expected.weights)
     assert after.server.noise_moment == expected.noise_moment
     assert after.divergence == facts.divergence == divergence(moments, float(mean @ mean), 5 * 0.5)
@@ -447,8 +521,9 @@ def test_no_sum_of_the_planned_bounds_can_wrap(
 @given(records=st.integers(256, 8192), chance=st.floats(0.1, 1), share=st.floats(0.2, 1), gain=st.floats(0, 1))
 def test_what_an_honest_silo_sends_fits_its_bounds(records: int, chance: float, share: float, gain: float) -> None:
     """The scalars of a contribution with gradients at the clip norm, controls at the clip norm and typical noise."""
-    made = make_settings(control_gain=gain)
-    plan = plan_of(made, make_state(made))
+    terms = make_terms(gradient_noise=20.0)
+    made = make_settings(terms, control_gain=gain, gain_rule="signal-to-noise")
+    plan = replace(plan_of(made, make_state(made)), control_gain=gain)
     bounds = {bound.name: bound.bound for bound in plan.bounds(made.terms)}
     weight = records / chance
     deviation = plan.noise_multiplier * plan.clip_norm / (plan.sampling_rate * records)
@@ -461,3 +536,8 @@ def test_what_an_honest_silo_sends_fits_its_bounds(records: int, chance: float, 
     assert weight * norm**2 <= bounds["squared_norm"]
     assert weight * norm <= bounds["update"]
     assert records / math.sqrt(1 + plan.clip_norm**2) <= bounds["score"]
+    # Controls are means of gradients with noise, and the difference of two of them is at most twice as long.
+    control = plan.clip_norm + math.sqrt(plan.parameters) * deviation
+    assert weight * (2 * control) ** 2 <= bounds["control_spread"]
+    assert weight * plan.parameters * deviation**2 <= bounds["control_noise"]
+    assert (records * plan.clip_norm + 6 * 20.0 * plan.clip_norm) / chance <= bounds["gradient"]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcfl_strategy.server_update import NOISE_FLOOR, ServerState, ServerUpdate, broadcast_point, init, update
+from fcfl_strategy.server_rule import ServerState, init
+from fcfl_strategy.server_update import NOISE_FLOOR, ServerUpdate
 
 
 def literal(rule: ServerUpdate, w0: list[float], rounds: list[tuple[list[float], float]]) -> list[float]:
@@ -43,7 +44,7 @@ def literal(rule: ServerUpdate, w0: list[float], rounds: list[tuple[list[float],
 def run(rule: ServerUpdate, w0: list[float], rounds: list[tuple[list[float], float]]) -> ServerState:
     state = init(np.array(w0))
     for u, known_variance in rounds:
-        state = update(rule, state, np.array(u), known_variance)
+        state = rule.update(state, np.array(u), known_variance)
     return state
 
 
@@ -89,11 +90,11 @@ def test_the_step_is_the_one_of_the_equations(
 def test_three_rounds_by_hand() -> None:
     """beta_1 = 1/2, no preconditioner, Nesterov 1/2: every figure can be checked on paper."""
     rule = ServerUpdate(momentum=0.5, lookahead=0.5, preconditioner="none")
-    state = update(rule, init(np.array([1.0])), np.array([2.0]))
+    state = rule.update(init(np.array([1.0])), np.array([2.0]))
     assert state.weights == [3.0]  # y = 1, m_hat = 2
-    state = update(rule, state, np.array([2.0]))
+    state = rule.update(state, np.array([2.0]))
     assert state.weights == [6.0]  # y = 3 + (3 - 1)/2 = 4, m_hat = 2
-    state = update(rule, state, np.array([-5.0]))
+    state = rule.update(state, np.array([-5.0]))
     assert state.first_moment == [-1.75]  # (1.5 - 5)/2
     assert state.weights == [5.5]  # y = 7.5, m_hat = -1.75 / (7/8) = -2
     assert state.updates == 3
@@ -118,8 +119,8 @@ def test_an_update_that_points_downhill_reduces_the_loss(rule: ServerUpdate, *, 
     state = init(np.array([1.0, -2.0, 0.5, 3.0]))
     losses = [float(curvature @ state.weights**2)]
     for _ in range(5):
-        delta = -0.05 * curvature * broadcast_point(rule, state)
-        state = update(rule, state, delta, noise_variance=1e-6)
+        delta = -0.05 * curvature * rule.broadcast_point(state)
+        state = rule.update(state, delta, noise_variance=1e-6)
         losses.append(float(curvature @ state.weights**2))
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
@@ -128,9 +129,9 @@ def test_an_update_that_points_downhill_reduces_the_loss(rule: ServerUpdate, *, 
 def test_the_broadcast_point_looks_ahead_along_the_last_movement() -> None:
     rule = ServerUpdate(lookahead=0.3)
     state = init(np.array([1.0, 2.0]))
-    assert broadcast_point(rule, state).tolist() == [1.0, 2.0]
+    assert rule.broadcast_point(state).tolist() == [1.0, 2.0]
     state = replace(state, weights=np.array([3.0, 1.0]))
-    np.testing.assert_allclose(broadcast_point(rule, state), [3.6, 0.7])
+    np.testing.assert_allclose(rule.broadcast_point(state), [3.6, 0.7])
 
 
 vectors = st.lists(st.floats(-1, 1).filter(lambda x: abs(x) > 1e-3), min_size=2, max_size=8)
@@ -142,9 +143,9 @@ def test_the_normalised_step_keeps_the_scale_of_the_update(direction: list[float
     """mean(RMS)/RMS: the first step has the mean magnitude of u, and c times the update is c times the step."""
     rule = ServerUpdate(preconditioner="normalised", jitter=1e-12)
     u = np.array(direction)
-    step = update(rule, init(np.zeros(u.size)), u).weights
+    step = rule.update(init(np.zeros(u.size)), u).weights
     assert np.mean(np.abs(step)) == pytest.approx(np.mean(np.abs(u)), rel=1e-6)
-    scaled = update(rule, init(np.zeros(u.size)), scale * u).weights
+    scaled = rule.update(init(np.zeros(u.size)), scale * u).weights
     np.testing.assert_allclose(scaled, scale * step, rtol=1e-6)
 
 
@@ -152,7 +153,7 @@ def test_the_literal_first_step_has_unit_length_whatever_the_update() -> None:
     """Why E3: m_hat / sqrt(v_hat) is the sign of u, one whole unit a coordinate, for updates of size 1e-6 too."""
     rule = ServerUpdate(preconditioner="raw", trust_region=1e12, step_size=1.0, lookahead=0.0)
     u = np.array([1e-6, -3e-4, 2.0, -1e-5])
-    step = update(rule, init(np.ones(4)), u).weights - 1
+    step = rule.update(init(np.ones(4)), u).weights - 1
     np.testing.assert_allclose(step, np.sign(u), rtol=0.02)
 
 
@@ -180,8 +181,8 @@ class TwoLayers:
         state = init(self.start())
         found = [self.loss_and_gradient(state.weights)[0]]
         for _ in range(rounds):
-            _, gradient = self.loss_and_gradient(broadcast_point(rule, state))
-            state = update(rule, state, -0.01 * gradient)
+            _, gradient = self.loss_and_gradient(rule.broadcast_point(state))
+            state = rule.update(state, -0.01 * gradient)
             found.append(self.loss_and_gradient(state.weights)[0])
         return found
 
@@ -204,7 +205,7 @@ def test_the_papers_literal_step_raises_the_loss_by_orders_of_magnitude_each_rou
 def test_the_trust_region_bounds_every_coordinate_by_the_rms_of_the_weights() -> None:
     rule = replace(PAPER, trust_region=0.01)
     weights = np.array([0.1, -0.2, 0.3])
-    step = update(rule, init(weights), np.array([5.0, -1.0, 0.0])).weights - weights
+    step = rule.update(init(weights), np.array([5.0, -1.0, 0.0])).weights - weights
     limit = 0.01 * math.sqrt(np.mean(weights**2))
     np.testing.assert_allclose(step, [limit, -limit, 0.0], rtol=1e-12)
 
@@ -218,7 +219,7 @@ def test_a_coordinate_without_update_stays_where_it_is() -> None:
     """Quantised sums hold exact zeros: 0 / (0 + epsilon_p) must be 0, which is why epsilon_p 0 is refused."""
     for preconditioner in ("normalised", "raw"):
         rule = ServerUpdate(preconditioner=preconditioner, trust_region=1.0)
-        after = update(rule, init(np.array([0.5, 0.5])), np.array([0.0, 0.1]))
+        after = rule.update(init(np.array([0.5, 0.5])), np.array([0.0, 0.1]))
         assert np.isfinite(after.weights).all()
         assert after.weights[0] == 0.5
     with pytest.raises(ValueError, match=r"server\.jitter"):
@@ -232,23 +233,23 @@ def test_noise_correction_recovers_the_size_of_the_signal() -> None:
     rule = ServerUpdate(noise_corrected=True, second_moment=0.999)
     state = init(np.zeros(2))
     for _ in range(4000):
-        state = update(rule, state, signal + rng.normal(0, noise, 2), noise**2)
+        state = rule.update(state, signal + rng.normal(0, noise, 2), noise**2)
     correct = 1 - 0.999**4000
     assert state.noise_moment / correct == pytest.approx(1.0)
     assert state.second_moment[0] / correct - state.noise_moment / correct == pytest.approx(9.0, rel=0.1)
-    plain = update(replace(rule, noise_corrected=False), state, signal, 1.0)
-    corrected = update(rule, state, signal, 1.0)
-    moved = [abs(after.weights - broadcast_point(rule, state)) for after in (plain, corrected)]
+    plain = replace(rule, noise_corrected=False).update(state, signal, 1.0)
+    corrected = rule.update(state, signal, 1.0)
+    moved = [abs(after.weights - rule.broadcast_point(state)) for after in (plain, corrected)]
     assert moved[1][0] / moved[1][1] != pytest.approx(moved[0][0] / moved[0][1], rel=0.1)
 
 
 @settings(max_examples=30, deadline=None)
 @given(rule=rules(), u=st.lists(numbers, min_size=3, max_size=3))
 def test_nothing_given_is_changed(rule: ServerUpdate, u: list[float]) -> None:
-    state = update(rule, init(np.array([0.1, 0.2, -0.3])), np.array([1.0, 2.0, 3.0]))
+    state = rule.update(init(np.array([0.1, 0.2, -0.3])), np.array([1.0, 2.0, 3.0]))
     before = {name: np.copy(value) for name, value in vars(state).items()}
     given_update = np.array(u)
-    update(rule, state, given_update, 0.5)
+    rule.update(state, given_update, 0.5)
     for name, value in vars(state).items():
         np.testing.assert_array_equal(value, before[name])
     assert given_update.tolist() == u
@@ -266,4 +267,4 @@ def test_init_takes_a_copy_of_the_weights() -> None:
 @pytest.mark.parametrize("bad", [np.array([1.0, np.nan]), np.array([np.inf, 0.0]), np.zeros(3), np.zeros((2, 1))])
 def test_an_update_that_is_no_finite_vector_of_the_model_is_refused(bad: np.ndarray[Any, Any]) -> None:
     with pytest.raises(ValueError, match="finite vector of the size of the model"):
-        update(ServerUpdate(), init(np.zeros(2)), bad)
+        ServerUpdate().update(init(np.zeros(2)), bad)

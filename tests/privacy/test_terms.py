@@ -15,7 +15,7 @@ from privacy.count_filter import CountFilter
 from privacy.errors import PrivacyError
 from privacy.filter import RenyiFilter
 from privacy.metrics import BACKTRACKING, EVALUATION
-from privacy.records import SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY, TRAINING
+from privacy.records import FULL_GRADIENT, SILO_REPLACE_ADJACENCY, SILO_ZERO_ADJACENCY, TRAINING
 from privacy.release import METRIC_NORM, METRICS, ReleasePlan, noised_metric_scales
 from privacy.terms import Allowance, RunTerms
 from tests.client_app.terms import plan_of, terms_of
@@ -86,6 +86,8 @@ def test_an_encoding_that_is_not_canonical_is_refused() -> None:
         ({"adjacency": SILO_ZERO_ADJACENCY, "variance_scale": 0.5}, "variance_scale"),
         ({"adjacency": SILO_ZERO_ADJACENCY, "backtracks": 1, "loss_bound": 1.0}, "backtracks"),
         (NOISED | {"adjacency": SILO_ZERO_ADJACENCY}, "evaluation"),
+        (COUNTED | {"gradient_noise": 9.0}, "gradient_noise"),
+        ({"adjacency": SILO_ZERO_ADJACENCY, "gradient_noise": 9.0}, "gradient_noise"),
     ],
 )
 def test_terms_that_contradict_each_other_are_refused_by_name(change: dict[str, Any], says: str) -> None:
@@ -123,6 +125,29 @@ def test_a_training_epoch_with_looks_costs_as_many_steps_more() -> None:
     assert looks.mechanism.clip_norm == 0.2
     together = terms.mechanism(terms.sigma_min, terms.steps + 3, 100)
     assert training.mechanism.rdp(40.0) + looks.mechanism.rdp(40.0) == pytest.approx(together.rdp(40.0))
+
+
+def test_a_gradient_of_all_records_is_one_release_without_sampling_from_the_training_budget() -> None:
+    terms = terms_of(gradient_noise=7.0)
+    training, full = plan_of(terms).charges(terms, 100)
+    assert (training.purpose, full.purpose) == (TRAINING, FULL_GRADIENT)
+    assert full.run == training.run == terms.run
+    assert full.mechanism.rdp(40.0) == pytest.approx(40.0 / (2 * 7.0**2))
+    assert full.mechanism.divisor == 100, "all records, whatever the sampling rate of the steps"
+    assert plan_of(terms, purpose="evaluate").charges(terms, 100) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"momentum": 1.0, "control_gain": 0.0}, "momentum"),
+        ({"momentum": 0.5, "control_gain": 0.5}, "momentum"),
+        ({"control_measured": True, "control_smoothing": 0.0}, "control_measured"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(PrivacyError, match=rf"release plan\.{field}"):
+        plan_of(terms_of(), **change)
 
 
 def test_an_epoch_with_noised_metrics_charges_their_own_budget_once_for_all_splits() -> None:

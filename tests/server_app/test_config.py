@@ -27,6 +27,9 @@ BESIDES: dict[str, dict[str, Any]] = {
     "dp.sigma-max": {"dp.sigma-min": 1e-9},
     "participation.cohort": {"silos": 1000},
     "server.preconditioner": {"server.trust-region": 1.0},
+    "adaptive.step-size": {"method": "fedadam"},
+    "adaptive.tau": {"method": "fedyogi"},
+    "mime.gradient-share": {"method": "mime"},
 }
 
 

@@ -128,6 +128,10 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "local.steps": 6,
         "local.step-size": 0.55,
         "local.drift-budget": 4.4,
+        "local.step-decay": 0.15,
+        "local.proximal-constant": 0.043,
+        "drift.gain-rule": "signal-to-noise",
+        "server.averaging": 0.81,
         "local.proximal": 0.123,
         "local.proximal-max": 10.5,
         "drift.smoothing": 0.35,
@@ -168,6 +172,13 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "dp.unit",
         "dp.neighbour",
         "eval.metrics",
+        "method",
+        "local.normalise",
+        "participation.scores",
+        "local.adaptive-step",
+        "adaptive.step-size",
+        "adaptive.tau",
+        "mime.gradient-share",
     }
     assert set(changes) | left == set(KEYS)
     text = repr(made(**changes))

@@ -174,3 +174,11 @@ def test_no_bound_on_epsilon_can_be_said(write_run: WriteRun, value: float | Non
 
 def test_rounding_may_pass_a_bound_but_does_not_show(write_run: WriteRun) -> None:
     assert load_run(write_run(summary_=summary(budget_fraction=1 + 1e-12))).summary.budget_fraction == 1.0
+
+
+def test_the_model_is_called_by_its_method(write_run: WriteRun) -> None:
+    value = config()
+    assert load_run(write_run(config_=value)).method == "FCFL"
+    for method, label in (("fedadam", "FedAdam"), ("of another version", "FCFL")):
+        value["config"]["method"] = method
+        assert load_run(write_run(config_=value, name=label + method)).method == label
