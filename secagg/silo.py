@@ -17,13 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secagg import cbor, ring
 from secagg.epoch import (
-    add_pair_mask,
-    add_self_mask,
+    apply_masks,
     check_announcement,
     check_publics,
     check_survivors,
     neighbourhood,
+    pair_masks,
     scope_of,
+    self_mask,
 )
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
 from secagg.identity import Signer
@@ -207,11 +208,9 @@ def mask_input(
     _check_encoded(announcement.layout, encoded)
     arrays = {segment.name: encoded.values[segment.name].copy() for segment in announcement.layout}
     digest, own = announcement.digest(), by_sender[own_id]
-    private = X25519PrivateKey.from_private_bytes(secrets.mask_private)
-    add_self_mask(scope, arrays, own, secrets.seed, digest)
-    for peer in by_sender.values():
-        if peer.sender != own_id:
-            add_pair_mask(scope, arrays, private, own, peer, digest)
+    peers = (peer for peer in by_sender.values() if peer.sender != own_id)
+    masks = [self_mask(scope, own, secrets.seed, digest), *pair_masks(scope, secrets.mask_private, own, peers, digest)]
+    apply_masks(arrays, masks)
     unsigned = MaskedInput(own_id, announcement.epoch, digest, arrays, ledger_head, arrays_hash(arrays))
     return sign_masked(run, unsigned, signer)
 
