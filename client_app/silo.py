@@ -185,14 +185,13 @@ class Silo:
                 records=self.sample.records,
             )
             _check_layout(announcement, plan, terms, run)
-            signatures.check_bundles(run, asked.publics)
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
             scale = _scale(arrays, plan, terms)
             keys, secrets = protocol.RunKeys.from_bytes(folder.need("keys")), self._secrets(folder, epoch)
             # What could not be masked is refused before it settles an epoch or costs anything.
-            protocol.check_view(run, keys, secrets, self.name, announcement, asked.publics)
+            view = protocol.check_signed_view(run, keys, secrets, self.name, announcement, asked.publics)
             folder.check_control(plan.control_generation, released=book.spent(terms))
             self._settle(folder, book, plan, announcement.outcomes, epoch)
 
@@ -214,13 +213,11 @@ class Silo:
                 bundle = self._bundle(run, folder, epoch + 1)
                 released = training + measured if vector.released else measured
                 lines = book.lines(terms, epoch, question.charges, released)
-                masked = protocol.mask_input(
+                masked = protocol.mask_in_view(
                     run,
-                    keys,
                     secrets,
-                    self.name,
                     announcement,
-                    asked.publics,
+                    view,
                     vector.encoded,
                     ledger_head=book.head_after(lines),
                     signer=self.home.identity,

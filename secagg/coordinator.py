@@ -7,7 +7,6 @@ from secagg.epoch import (
     apply_masks,
     check_announcement,
     check_publics,
-    neighbourhood,
     pair_masks,
     scope_of,
     self_mask,
@@ -98,8 +97,10 @@ def view_for(
     In a complete graph that is everyone's; in a regular one at most k + 1 and k, so that what the server
     sends and holds grows with the degree.
     """
-    ids = sorted(neighbourhood(run, announcement, silo_id))
-    return tuple(bundles[s].public for s in ids), {s: bundles[s].ciphertexts[silo_id] for s in ids if s != silo_id}
+    there = {s: bundles[s] for s in run.neighbours(silo_id) if s in announcement.members}
+    shares = {s: bundle.ciphertexts[silo_id] for s, bundle in there.items()}
+    there[silo_id] = bundles[silo_id]
+    return tuple(there[s].public for s in sorted(there)), shares
 
 
 def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> MaskedInput:

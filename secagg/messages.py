@@ -104,10 +104,14 @@ class BundlePublic(Message):
     ciphertext_hash: bytes
     signature: bytes = UNSIGNED
 
-    def hash(self) -> bytes:
-        """Return the hash an announcement lists: over every field but the signature, under its own label."""
+    @cached_property
+    def _hash(self) -> bytes:
         named = [self.sender, self.epoch, self.mask_key, self.seed_commitment, self.ciphertext_hash]
         return cbor.digest(b"fcfl-secagg/2/bundle-hash", named)
+
+    def hash(self) -> bytes:
+        """Return the hash an announcement lists: over every field but the signature, under its own label."""
+        return self._hash
 
 
 @dataclass(frozen=True)
@@ -252,15 +256,17 @@ class MaskedInput:
     signature: bytes = UNSIGNED
 
     def __post_init__(self) -> None:
-        self._header()
+        _ = self.header
 
-    def _header(self) -> MaskedHeader:
+    @cached_property
+    def header(self) -> MaskedHeader:
+        """What travels beside the arrays, checked."""
         said = self.sender, self.epoch, self.announcement_hash, self.ledger_head, self.arrays_hash
         return MaskedHeader(*said, self.signature)
 
     def header_bytes(self) -> bytes:
         """Return the deterministic encoding of everything but the arrays."""
-        return self._header().to_bytes()
+        return self.header.to_bytes()
 
     @classmethod
     def from_parts(cls, header: bytes, arrays: Mapping[str, Any]) -> "MaskedInput":
