@@ -43,6 +43,9 @@ from secagg.messages import (
 from secagg.silo import EpochSecrets
 
 logger = logging.getLogger("fcfl.silo")
+# Bundles of one run that wait for their epoch's announcement. An epoch that comes to nothing leaves one; many more, or
+# far ahead, come from a coordinator that fills the disk.
+MAX_BUNDLES = 64
 NOTHING: Mapping[str, NDArray[np.unsignedinteger]] = {}
 
 
@@ -135,6 +138,7 @@ class Silo:
     def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:
         stored = folder.get(f"{epoch}.bundle")
         if stored is None:
+            folder.make_way(epoch, MAX_BUNDLES)
             keys = protocol.RunKeys.from_bytes(folder.need("keys"))
             secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch, signer=self.home.identity)
             stored = cbor2.dumps([secrets.to_bytes(), bundle.to_bytes()])
@@ -320,8 +324,8 @@ class Silo:
 
 def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
     """Decline an epoch whose secrets and replies are erased: answering again would be a second, uncharged release."""
-    if epoch <= (settled := folder.settled()):
-        raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {settled}; no number is used twice")
+    if epoch <= (over := max(folder.settled(), folder.dropped())):
+        raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {over}; no number is used twice")
 
 
 def _make_up(book: PrivacyBook, stored: Reply) -> None:

@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 MAX_EPOCH = (1 << 63) - 1
+# Entries of a ledger, far more than any has. What a silo signs cannot reach what peers note of one that fell back.
+MAX_ENTRIES = 1 << 40
 MAX_OUTCOMES = 1 << 16
 MAX_CONTEXT = 1 << 20
 MAX_SEGMENTS = 64
@@ -223,7 +225,7 @@ class MaskedHeader(Message):
         "sender": cbor.silo_id,
         "epoch": EPOCH,
         "announcement_hash": HASH,
-        "ledger_head": cbor.row(cbor.uint(MAX_EPOCH), HASH),
+        "ledger_head": cbor.row(cbor.uint(MAX_ENTRIES), HASH),
         "arrays_hash": HASH,
         "signature": SIGNATURE,
     }

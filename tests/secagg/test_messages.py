@@ -14,6 +14,7 @@ from secagg.envelopes import MaskRequest, RevealRequest
 from secagg.errors import ProtocolError
 from secagg.graph import GraphNonce
 from secagg.messages import (
+    MAX_ENTRIES,
     Bundle,
     EpochOutcome,
     MaskedHeader,
@@ -307,6 +308,8 @@ def test_a_masked_input_travels_as_header_and_arrays_of_four_bytes_a_value() -> 
     assert len(message.header_bytes()) < 400
     with pytest.raises(ProtocolError, match="ledger_head"):
         MaskedInput("silo-00", 1, bytes(32), {}, (1, b"short"), bytes(32))
+    with pytest.raises(ProtocolError, match="ledger_head"):  # what peers note of a silo that fell back, or near it
+        MaskedInput("silo-00", 1, bytes(32), {}, (MAX_ENTRIES + 1, bytes(32)), bytes(32))
 
 
 def test_shares_of_both_kinds_for_one_peer_are_refused() -> None:
