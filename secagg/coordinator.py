@@ -32,7 +32,14 @@ def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
     """Return a bundle that is fit for the epoch; refuse one that would stop the others, naming its sender.
 
     A bundle that is not signed by its sender's identity for this run, roster and epoch would be refused by every silo.
+    Check bundles as they come in.
     """
+    _check_bundle_fit(run, bundle, epoch)
+    check_bundles(run, [bundle.public])
+    return bundle
+
+
+def _check_bundle_fit(run: Run, bundle: Bundle, epoch: int) -> None:
     sender = bundle.public.sender
     run.roster.index(sender)
     if bundle.public.epoch != epoch:
@@ -41,8 +48,6 @@ def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
     if odd := sorted(expected ^ set(bundle.ciphertexts)):
         raise ProtocolError(f"{sender}: ciphertexts must go to its neighbours, each once; {odd[0]} does not fit")
     check_public_key(bundle.public.mask_key, sender)
-    check_bundles(run, [bundle.public])
-    return bundle
 
 
 def announce(
@@ -59,12 +64,14 @@ def announce(
     Guarantee: every participant that accepts this announcement and no other has masks that cancel. Refuses a bundle
     under another name, for another epoch, without a ciphertext for each neighbour or with a key of low order
     (:class:`ProtocolError`), and too few bundles or, in a regular graph, too many missing in one place
-    (:class:`NotEnoughSurvivors`).
+    (:class:`NotEnoughSurvivors`). Assumption: the bundles passed :func:`check_bundle` when they came in; their
+    signatures are not checked again, since the silos, who need not trust the server in this, check them before they
+    mask.
     """
     for silo_id, bundle in bundles.items():
         if bundle.public.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its bundle names {bundle.public.sender}")
-        check_bundle(run, bundle, epoch)
+        _check_bundle_fit(run, bundle, epoch)
     if reason := run.shortage(bundles.keys(), bundles.keys()):
         raise NotEnoughSurvivors(f"epoch {epoch}: bundles: {reason}; wait for more")
     announcement = Announcement(
