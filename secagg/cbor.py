@@ -200,10 +200,11 @@ class Packed(dict[str, bytes]):
     Never changed once it is made: it keeps its plain data, which is hashed, signed and sent.
     """
 
-    def __init__(self, entries: Mapping[str, bytes], plain: Sequence[object] | None = None) -> None:
+    __slots__ = ("plain",)
+
+    def __init__(self, entries: Mapping[str, bytes], plain: tuple[str, bytes] | None = None) -> None:
         super().__init__(entries)
-        made: Sequence[object] = (" ".join(entries), b"".join(entries.values()))
-        self.plain = list(made if plain is None else plain)
+        self.plain = (" ".join(entries), b"".join(entries.values())) if plain is None else plain
 
     def __setitem__(self, *_: object) -> None:
         raise TypeError("packed map: not to be changed")
@@ -219,7 +220,7 @@ def pack(entries: Mapping[str, bytes]) -> list[object]:
     server's work.
     """
     packed = entries if isinstance(entries, Packed) else Packed({name: entries[name] for name in sorted(entries)})
-    return packed.plain
+    return list(packed.plain)
 
 
 def packed(width: int, limit: int) -> Check:
@@ -239,6 +240,6 @@ def packed(width: int, limit: int) -> Check:
         if len(names) > limit or len(data) != width * len(names):
             raise ProtocolError(f"{path}: expected {width} bytes for each of {len(names)} silo ids, at most {limit}")
         starts = range(0, len(data), width)
-        return Packed({name: data[at : at + width] for name, at in zip(names, starts, strict=True)}, value)
+        return Packed({name: data[at : at + width] for name, at in zip(names, starts, strict=True)}, (text, data))
 
     return check
