@@ -48,7 +48,7 @@ bench-secagg: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.secagg
 
 secagg-schedules: $(VENV)/.ready
-	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py
+	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 2 tests/secagg/test_schedules.py
 
 recovery: $(VENV)/.ready
 	rm -rf runs/recovery

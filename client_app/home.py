@@ -17,6 +17,7 @@ Layout::
                   control.npz  committed control variate
                   control.lost generation of the controls when it was found missing
                   samples      fingerprint of the samples the silo enrolled with
+                  dropped      last epoch whose bundle made way for a later one
                   <epoch>.bundle    mask key and self-mask seed (secret), and the bundle that goes with them
                   <stage>.<epoch>.reply   outbox: reply, request where `unmask` needs it, pending control change
 """
@@ -274,6 +275,29 @@ class RunFolder:
             return 0
         with np.load(io.BytesIO(data)) as stored:
             return int(stored["settled"])
+
+    def dropped(self) -> int:
+        """Return the last epoch whose bundle made way for a later one; 0 before there is one."""
+        return int(self.get("dropped") or b"0")
+
+    def make_way(self, epoch: int, limit: int) -> None:
+        """Keep at most ``limit`` bundles with the one of ``epoch``, by dropping those of the earliest epochs for good.
+
+        Raises
+        ------
+        Declined
+            If the epoch is before all that are kept.
+        """
+        held = sorted(int(path.name.split(".")[0]) for path in self.path.glob("*.bundle"))
+        if len(held) < limit:
+            return
+        if epoch < held[0]:
+            raise Declined(f"epoch {epoch}: {len(held)} bundles of later epochs are kept; ask for a later epoch")
+        over = held[: len(held) - limit + 1]
+        # First that they are gone, then the deed: no bundle of these epochs is ever made again.
+        self.put("dropped", str(over[-1]).encode())
+        for earlier in over:
+            (self.path / f"{earlier}.bundle").unlink()
 
     def put_control(self, control: Control) -> None:
         """Commit the control."""

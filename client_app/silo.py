@@ -43,6 +43,9 @@ from secagg.messages import (
 from secagg.silo import EpochSecrets
 
 logger = logging.getLogger("fcfl.silo")
+# Bundles of one run that wait for their epoch's announcement. An epoch that comes to nothing leaves one; many more, or
+# far ahead, come from a coordinator that fills the disk.
+MAX_BUNDLES = 64
 NOTHING: Mapping[str, NDArray[np.unsignedinteger]] = {}
 
 
@@ -135,6 +138,7 @@ class Silo:
     def _bundle(self, run: Run, folder: RunFolder, epoch: int) -> Bundle:
         stored = folder.get(f"{epoch}.bundle")
         if stored is None:
+            folder.make_way(epoch, MAX_BUNDLES)
             keys = protocol.RunKeys.from_bytes(folder.need("keys"))
             secrets, bundle = protocol.create_bundle(run, keys, self.name, epoch, signer=self.home.identity)
             stored = cbor2.dumps([secrets.to_bytes(), bundle.to_bytes()])
@@ -185,14 +189,13 @@ class Silo:
                 records=self.sample.records,
             )
             _check_layout(announcement, plan, terms, run)
-            signatures.check_bundles(run, asked.publics)
             self._check_head(book, announcement)
             point = _received(arrays, "point", plan.parameters, plan.point_hash)
             control_mean = _received(arrays, "control", plan.parameters, plan.control_hash)
             scale = _scale(arrays, plan, terms)
             keys, secrets = protocol.RunKeys.from_bytes(folder.need("keys")), self._secrets(folder, epoch)
             # What could not be masked is refused before it settles an epoch or costs anything.
-            protocol.check_view(run, keys, secrets, self.name, announcement, asked.publics)
+            view = protocol.check_signed_view(run, keys, secrets, self.name, announcement, asked.publics)
             folder.check_control(plan.control_generation, released=book.spent(terms))
             self._settle(folder, book, plan, announcement.outcomes, epoch)
 
@@ -214,13 +217,11 @@ class Silo:
                 bundle = self._bundle(run, folder, epoch + 1)
                 released = training + measured if vector.released else measured
                 lines = book.lines(terms, epoch, question.charges, released)
-                masked = protocol.mask_input(
+                masked = protocol.mask_in_view(
                     run,
-                    keys,
                     secrets,
-                    self.name,
                     announcement,
-                    asked.publics,
+                    view,
                     vector.encoded,
                     ledger_head=book.head_after(lines),
                     signer=self.home.identity,
@@ -323,8 +324,8 @@ class Silo:
 
 def _refuse_if_over(folder: RunFolder, epoch: int) -> None:
     """Decline an epoch whose secrets and replies are erased: answering again would be a second, uncharged release."""
-    if epoch <= (settled := folder.settled()):
-        raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {settled}; no number is used twice")
+    if epoch <= (over := max(folder.settled(), folder.dropped())):
+        raise Declined(f"epoch {epoch}: over for this silo, which is past epoch {over}; no number is used twice")
 
 
 def _make_up(book: PrivacyBook, stored: Reply) -> None:

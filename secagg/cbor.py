@@ -35,12 +35,11 @@ def encode(value: object) -> bytes:
     return cbor2.dumps(value, canonical=True)
 
 
-def joined(entries: Mapping[str, bytes]) -> bytes:
-    """Return the deterministic encoding of a map of less than 24 entries whose values are encoded already."""
-    if len(entries) > 23:
+def map_head(entries: int) -> bytes:
+    """Return how the encoding of a map of less than 24 entries begins; names and values follow in turn."""
+    if entries > 23:
         raise ProtocolError("map: expected less than 24 entries")
-    pairs = sorted((encode(name), value) for name, value in entries.items())
-    return bytes([0xA0 + len(pairs)]) + b"".join(name + value for name, value in pairs)
+    return bytes([0xA0 + entries])
 
 
 def listed(items: Sequence[bytes]) -> bytes:
@@ -196,7 +195,21 @@ def table(item: Check, limit: int, key: Check = silo_id) -> Check:
 
 
 class Packed(dict[str, bytes]):
-    """A map of silo ids, in ascending order, to byte strings of one width; what :func:`packed` accepts and returns."""
+    """A map of silo ids, in ascending order, to byte strings of one width; what :func:`packed` accepts and returns.
+
+    Never changed once it is made: it keeps its plain data, which is hashed, signed and sent.
+    """
+
+    __slots__ = ("plain",)
+
+    def __init__(self, entries: Mapping[str, bytes], plain: tuple[str, bytes] | None = None) -> None:
+        super().__init__(entries)
+        self.plain = (" ".join(entries), b"".join(entries.values())) if plain is None else plain
+
+    def __setitem__(self, *_: object) -> None:
+        raise TypeError("packed map: not to be changed")
+
+    __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = __setitem__  # type: ignore[assignment]
 
 
 def pack(entries: Mapping[str, bytes]) -> list[object]:
@@ -206,8 +219,8 @@ def pack(entries: Mapping[str, bytes]) -> list[object]:
     items instead of two an entry: these maps have an entry for each pair of silos, and reading them was most of the
     server's work.
     """
-    names = sorted(entries)
-    return [" ".join(names), b"".join([entries[name] for name in names])]
+    packed = entries if isinstance(entries, Packed) else Packed({name: entries[name] for name in sorted(entries)})
+    return list(packed.plain)
 
 
 def packed(width: int, limit: int) -> Check:
@@ -226,6 +239,7 @@ def packed(width: int, limit: int) -> Check:
             raise ProtocolError(f"{path}: expected distinct silo ids in ascending order, with one space between")
         if len(names) > limit or len(data) != width * len(names):
             raise ProtocolError(f"{path}: expected {width} bytes for each of {len(names)} silo ids, at most {limit}")
-        return Packed({name: data[at * width : (at + 1) * width] for at, name in enumerate(names)})
+        starts = range(0, len(data), width)
+        return Packed({name: data[at : at + width] for name, at in zip(names, starts, strict=True)}, (text, data))
 
     return check

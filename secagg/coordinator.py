@@ -1,10 +1,16 @@
 """The server's side: pure functions over frozen state. The caller stores each result before it uses it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-from secagg.epoch import add_pair_mask, add_self_mask, check_announcement, check_publics, neighbourhood, scope_of
+from secagg.epoch import (
+    apply_masks,
+    check_announcement,
+    check_publics,
+    pair_masks,
+    scope_of,
+    self_mask,
+)
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
 from secagg.keys import check_public_key, commit_seed, public_key
 from secagg.messages import (
@@ -17,7 +23,7 @@ from secagg.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from secagg.recover import recover
+from secagg.recover import Holders, recover
 from secagg.ring import IntArray, Layout, check_vector, to_signed
 from secagg.signatures import check_bundles, check_masked_signature, check_shares_signature
 
@@ -26,7 +32,14 @@ def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
     """Return a bundle that is fit for the epoch; refuse one that would stop the others, naming its sender.
 
     A bundle that is not signed by its sender's identity for this run, roster and epoch would be refused by every silo.
+    Check bundles as they come in.
     """
+    _check_bundle_fit(run, bundle, epoch)
+    check_bundles(run, [bundle.public])
+    return bundle
+
+
+def _check_bundle_fit(run: Run, bundle: Bundle, epoch: int) -> None:
     sender = bundle.public.sender
     run.roster.index(sender)
     if bundle.public.epoch != epoch:
@@ -35,8 +48,6 @@ def check_bundle(run: Run, bundle: Bundle, epoch: int) -> Bundle:
     if odd := sorted(expected ^ set(bundle.ciphertexts)):
         raise ProtocolError(f"{sender}: ciphertexts must go to its neighbours, each once; {odd[0]} does not fit")
     check_public_key(bundle.public.mask_key, sender)
-    check_bundles(run, [bundle.public])
-    return bundle
 
 
 def announce(
@@ -53,12 +64,14 @@ def announce(
     Guarantee: every participant that accepts this announcement and no other has masks that cancel. Refuses a bundle
     under another name, for another epoch, without a ciphertext for each neighbour or with a key of low order
     (:class:`ProtocolError`), and too few bundles or, in a regular graph, too many missing in one place
-    (:class:`NotEnoughSurvivors`).
+    (:class:`NotEnoughSurvivors`). Assumption: the bundles passed :func:`check_bundle` when they came in; their
+    signatures are not checked again, since the silos, who need not trust the server in this, check them before they
+    mask.
     """
     for silo_id, bundle in bundles.items():
         if bundle.public.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its bundle names {bundle.public.sender}")
-        check_bundle(run, bundle, epoch)
+        _check_bundle_fit(run, bundle, epoch)
     if reason := run.shortage(bundles.keys(), bundles.keys()):
         raise NotEnoughSurvivors(f"epoch {epoch}: bundles: {reason}; wait for more")
     announcement = Announcement(
@@ -91,8 +104,10 @@ def view_for(
     In a complete graph that is everyone's; in a regular one at most k + 1 and k, so that what the server
     sends and holds grows with the degree.
     """
-    ids = sorted(neighbourhood(run, announcement, silo_id))
-    return tuple(bundles[s].public for s in ids), {s: bundles[s].ciphertexts[silo_id] for s in ids if s != silo_id}
+    there = {s: bundles[s] for s in run.neighbours(silo_id) if s in announcement.members}
+    shares = {s: bundle.ciphertexts[silo_id] for s, bundle in there.items()}
+    there[silo_id] = bundles[silo_id]
+    return tuple(there[s].public for s in sorted(there)), shares
 
 
 def check_masked(run: Run, announcement: Announcement, message: MaskedInput) -> MaskedInput:
@@ -186,7 +201,7 @@ def aggregate(
             raise ProtocolError(f"{silo_id}: its masked input names {message.sender}")
         _check_fit(run, announcement, message)
     request = unmask_request(run, announcement, list(masked))
-    lost = sorted(announcement.members - set(masked))
+    lost = announcement.members - set(masked)
     for silo_id, reply in replies.items():
         if reply.sender != silo_id:
             raise ProtocolError(f"{silo_id}: its unmask reply names {reply.sender}")
@@ -194,37 +209,59 @@ def aggregate(
     _enough(len(replies), run, f"epoch {announcement.epoch}: unmask replies")
 
     scope, digest = scope_of(run, announcement.epoch), announcement.digest()
-    suspects: set[int] = set()
 
-    def secret(what: str, owner: str, field: str, accept: Callable[[bytes], bool]) -> bytes:
-        shares = {}
-        for holder in (owner, *run.neighbours(owner)):
-            if holder in replies and (share := getattr(replies[holder], field).get(owner)) is not None:
-                shares[run.roster.index(holder) + 1] = share
-        return recover(f"{what} of {owner}", shares, run.threshold, accept, suspects)
+    def commits(owner: str, seed: bytes) -> bool:
+        return commit_seed(scope, owner, seed) == by_sender[owner].seed_commitment
 
-    def commits(owner: str) -> Callable[[bytes], bool]:
-        return lambda seed: commit_seed(scope, owner, seed) == by_sender[owner].seed_commitment
+    def matches(owner: str, private: bytes) -> bool:
+        return public_key(private) == by_sender[owner].mask_key
 
-    def matches(owner: str) -> Callable[[bytes], bool]:
-        return lambda private: public_key(private) == by_sender[owner].mask_key
-
-    seeds = {owner: secret("self-mask seed", owner, "self_mask_shares", commits(owner)) for owner in masked}
-    mask_privates = {owner: secret("mask key", owner, "mask_key_shares", matches(owner)) for owner in lost}
+    holders = Holders()
+    seeds = _secrets(
+        run, "self-mask seed", masked, {s: r.self_mask_shares for s, r in replies.items()}, commits, holders
+    )
+    mask_privates = _secrets(
+        run, "mask key", lost, {s: r.mask_key_shares for s, r in replies.items()}, matches, holders
+    )
 
     inputs = list(masked.values())
     total = {segment.name: inputs[0].arrays[segment.name].copy() for segment in announcement.layout}
     for message in inputs[1:]:
         for name, array in total.items():
             array += message.arrays[name]
-    for silo_id, seed in seeds.items():
-        add_self_mask(scope, total, by_sender[silo_id], seed, digest, subtract=True)
-    for silo_id, mask_private in mask_privates.items():
-        private = X25519PrivateKey.from_private_bytes(mask_private)
-        for survivor in masked.keys() & set(run.neighbours(silo_id)):
-            # The lost silo's mask is the negative of the survivor's: adding it takes the survivor's off.
-            add_pair_mask(scope, total, private, by_sender[silo_id], by_sender[survivor], digest)
+    apply_masks(total, (self_mask(scope, by_sender[s], seed, digest, subtract=True) for s, seed in seeds.items()))
+    for owner, private in mask_privates.items():
+        # The lost silo's mask is the negative of the survivor's: adding it takes the survivor's off.
+        left = (by_sender[s] for s in run.neighbours(owner) if s in masked)
+        apply_masks(total, pair_masks(scope, private, by_sender[owner], left, digest))
     return {name: to_signed(array) for name, array in total.items()}
+
+
+def _secrets(
+    run: Run,
+    what: str,
+    owners: Collection[str],
+    given: Mapping[str, Mapping[str, bytes]],
+    accept: Callable[[str, bytes], bool],
+    holders: Holders,
+) -> dict[str, bytes]:
+    """Reconstruct the secrets of ``owners`` from the shares given by holder, each by its owner's neighbours or itself.
+
+    Owners and holders are gone through along the circle, holders that are ahead first: those that give one secret then
+    hold shares of the next ones as well, and t weights serve about k - t secrets instead of one.
+    """
+    order = run.circle.order if run.circle is not None else run.roster.ids
+    shares: dict[str, dict[int, bytes]] = {owner: {} for owner in order if owner in owners}
+    for holder in reversed(order):
+        held = given.get(holder, {})
+        x = run.roster.index(holder) + 1
+        for owner in held.keys() & {holder, *run.neighbours(holder)}:
+            if owner in shares:
+                shares[owner][x] = held[owner]
+    return {
+        owner: recover(f"{what} of {owner}", of, run.threshold, partial(accept, owner), holders)
+        for owner, of in shares.items()
+    }
 
 
 def _enough(count: int, run: Run, what: str) -> None:

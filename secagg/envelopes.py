@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from secagg import cbor
@@ -18,7 +17,7 @@ from secagg.messages import (
     UnmaskRequest,
 )
 from secagg.roster import HASH, MAX_SILOS, RUN_ID, SIGNATURE, Roster, Run
-from secagg.wire import TYPE_PREFIX, Message
+from secagg.wire import Message
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,6 @@ class MaskRequest(Message):
     announcement: Announcement
     publics: tuple[BundlePublic, ...]
     ciphertexts: Mapping[str, bytes]
-
-    @cached_property
-    def _encoded(self) -> bytes:
-        # The announcement, the same for every silo, and each public part, the same for its neighbours, have theirs.
-        return cbor.joined(
-            {
-                "type": cbor.encode(TYPE_PREFIX + self.TYPE),
-                "announcement": self.announcement.to_bytes(),
-                "publics": cbor.listed([public.to_bytes() for public in self.publics]),
-                "ciphertexts": cbor.encode(cbor.pack(self.ciphertexts)),
-            }
-        )
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """What both sides do the same way: checking the view of an epoch, and turning keys into masks on a vector."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secagg.errors import ProtocolError
 from secagg.keys import Scope, pair_key, self_mask_key
 from secagg.messages import Announcement, BundlePublic, Run, UnmaskRequest
-from secagg.prg import add_mask
+from secagg.prg import Mask, add_masks
 from secagg.ring import RingArray
 
 
@@ -79,35 +79,28 @@ def check_survivors(run: Run, announcement: Announcement, request: UnmaskRequest
         raise ProtocolError(f"unmask-request.survivors: {outside[0]} does not take part in this epoch")
 
 
-def add_self_mask(
-    scope: Scope,
-    arrays: Mapping[str, RingArray],
-    public: BundlePublic,
-    seed: bytes,
-    announcement_hash: bytes,
-    *,
-    subtract: bool = False,
-) -> None:
-    """Add a silo's own mask to a vector in place, or take it off."""
-    key = self_mask_key(scope, public.sender, public.mask_key, seed, announcement_hash)
-    for name, array in arrays.items():
-        add_mask(array, key, name, subtract=subtract)
+def self_mask(
+    scope: Scope, public: BundlePublic, seed: bytes, announcement_hash: bytes, *, subtract: bool = False
+) -> Mask:
+    """Return a silo's own mask, to add to its vector or to take off a sum."""
+    return Mask(self_mask_key(scope, public.sender, public.mask_key, seed, announcement_hash), subtract)
 
 
-def add_pair_mask(
-    scope: Scope,
-    arrays: Mapping[str, RingArray],
-    private: X25519PrivateKey,
-    own: BundlePublic,
-    peer: BundlePublic,
-    announcement_hash: bytes,
-    *,
-    subtract: bool = False,
-) -> None:
-    """Add to a vector, in place, the mask ``own`` shares with ``peer``: plus for the smaller id, minus for the other.
+def pair_masks(
+    scope: Scope, private: bytes, own: BundlePublic, peers: Iterable[BundlePublic], announcement_hash: bytes
+) -> Iterator[Mask]:
+    """Yield the masks that ``own``, whose mask key is given, shares with peers: plus for the smaller id, else minus.
 
     The two masks of a pair are therefore negatives of each other and vanish in the sum (Bonawitz et al. 2017, 4).
     """
-    key = pair_key(scope, private, (own.sender, own.mask_key), (peer.sender, peer.mask_key), announcement_hash)
+    ready, this = X25519PrivateKey.from_private_bytes(private), (own.sender, own.mask_key)
+    for peer in peers:
+        key = pair_key(scope, ready, this, (peer.sender, peer.mask_key), announcement_hash)
+        yield Mask(key, subtract=own.sender > peer.sender)
+
+
+def apply_masks(arrays: Mapping[str, RingArray], masks: Iterable[Mask]) -> None:
+    """Add masks to a vector in place, in every segment."""
+    once = list(masks)
     for name, array in arrays.items():
-        add_mask(array, key, name, subtract=subtract != (own.sender > peer.sender))
+        add_masks(array, once, name)

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -57,7 +58,32 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agree(private: X25519PrivateKey, peer_key: bytes, peer: str) -> bytes:
+class Exchange(Protocol):
+    """A private key that agrees on secrets with public ones."""
+
+    def exchange(self, peer_public_key: X25519PublicKey, /) -> bytes:
+        """Return the X25519 shared secret, or raise ``ValueError`` for a key of low order."""
+
+
+class Agreements:
+    """A private key that keeps what it agreed on, for as long as it is kept itself.
+
+    Sealing shares for a peer and opening its shares take the same secret, in every epoch of a run.
+    """
+
+    def __init__(self, private: X25519PrivateKey) -> None:
+        self._private = private
+        self._agreed: dict[bytes, bytes] = {}
+
+    def exchange(self, peer_public_key: X25519PublicKey, /) -> bytes:
+        """Return the shared secret, computed once for each peer."""
+        key = peer_public_key.public_bytes_raw()
+        if key not in self._agreed:
+            self._agreed[key] = self._private.exchange(peer_public_key)
+        return self._agreed[key]
+
+
+def agree(private: Exchange, peer_key: bytes, peer: str) -> bytes:
     """Return the X25519 shared secret (RFC 7748, section 6.1).
 
     Guarantee: a peer key of low order, which would make the secret known to everyone, raises :class:`ProtocolError`
@@ -133,7 +159,7 @@ class Envelope:
 
 def seal_shares(
     envelope: Envelope,
-    private: X25519PrivateKey,
+    private: Exchange,
     mask_key_share: bytes,
     seed_share: bytes,
     entropy: Entropy = os.urandom,
@@ -149,7 +175,7 @@ def seal_shares(
     return nonce + cipher.encrypt(nonce, mask_key_share + seed_share, envelope.associated_data)
 
 
-def open_shares(envelope: Envelope, private: X25519PrivateKey, ciphertext: bytes) -> tuple[bytes, bytes] | None:
+def open_shares(envelope: Envelope, private: Exchange, ciphertext: bytes) -> tuple[bytes, bytes] | None:
     """Return (mask-key share, seed share), or None if the ciphertext was not sealed for exactly this envelope."""
     cipher = envelope.cipher(agree(private, envelope.sender_key, envelope.sender))
     nonce, sealed = ciphertext[:NONCE_BYTES], ciphertext[NONCE_BYTES:]

@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 MAX_EPOCH = (1 << 63) - 1
+# Entries of a ledger, far more than any has. What a silo signs cannot reach what peers note of one that fell back.
+MAX_ENTRIES = 1 << 40
 MAX_OUTCOMES = 1 << 16
 MAX_CONTEXT = 1 << 20
 MAX_SEGMENTS = 64
@@ -104,10 +106,14 @@ class BundlePublic(Message):
     ciphertext_hash: bytes
     signature: bytes = UNSIGNED
 
-    def hash(self) -> bytes:
-        """Return the hash an announcement lists: over every field but the signature, under its own label."""
+    @cached_property
+    def _hash(self) -> bytes:
         named = [self.sender, self.epoch, self.mask_key, self.seed_commitment, self.ciphertext_hash]
         return cbor.digest(b"fcfl-secagg/2/bundle-hash", named)
+
+    def hash(self) -> bytes:
+        """Return the hash an announcement lists: over every field but the signature, under its own label."""
+        return self._hash
 
 
 @dataclass(frozen=True)
@@ -219,7 +225,7 @@ class MaskedHeader(Message):
         "sender": cbor.silo_id,
         "epoch": EPOCH,
         "announcement_hash": HASH,
-        "ledger_head": cbor.row(cbor.uint(MAX_EPOCH), HASH),
+        "ledger_head": cbor.row(cbor.uint(MAX_ENTRIES), HASH),
         "arrays_hash": HASH,
         "signature": SIGNATURE,
     }
@@ -252,15 +258,17 @@ class MaskedInput:
     signature: bytes = UNSIGNED
 
     def __post_init__(self) -> None:
-        self._header()
+        _ = self.header
 
-    def _header(self) -> MaskedHeader:
+    @cached_property
+    def header(self) -> MaskedHeader:
+        """What travels beside the arrays, checked."""
         said = self.sender, self.epoch, self.announcement_hash, self.ledger_head, self.arrays_hash
         return MaskedHeader(*said, self.signature)
 
     def header_bytes(self) -> bytes:
         """Return the deterministic encoding of everything but the arrays."""
-        return self._header().to_bytes()
+        return self.header.to_bytes()
 
     @classmethod
     def from_parts(cls, header: bytes, arrays: Mapping[str, Any]) -> "MaskedInput":

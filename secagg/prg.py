@@ -6,7 +6,9 @@ epoch, one announcement and one pair of silos (or one silo), hence the counter s
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
@@ -22,7 +24,9 @@ from secagg.ring import FloatArray, RingArray, dtype_of
 SEGMENT_LABEL = b"fcfl-secagg/2/segment"
 KEY_BYTES = 32
 # Three of it, the zeros, the keystream and the part of the sum it is added to, fit a second-level cache of 512 KiB.
-CHUNK_BYTES = 3 << 15
+CHUNK_BYTES = 1 << 17
+# Keystreams that are open at a time; each holds about a kilobyte.
+STREAMS = 64
 _ZEROS = memoryview(bytes(CHUNK_BYTES))
 
 
@@ -33,30 +37,47 @@ def segment_key(key: bytes, name: str) -> bytes:
     return HKDFExpand(SHA256(), KEY_BYTES, encode([SEGMENT_LABEL, name])).derive(key)
 
 
-def add_mask(total: RingArray, key: bytes, name: str, *, subtract: bool = False) -> None:
-    """Add the mask of a segment to ``total`` in place (or subtract it), modulo 2^32 or 2^64 as its type says.
+@dataclass(frozen=True)
+class Mask:
+    """A mask before it is expanded: its 32-byte key, hidden from repr, and whether it is subtracted."""
 
-    Guarantee: under the assumption that AES-256 is a pseudorandom permutation and ``key`` is uniform and used for this
-    segment only, the mask cannot be told from uniform ring elements; every ring value occurs, the top one included.
+    key: bytes = field(repr=False)
+    subtract: bool = False
+
+
+def add_masks(total: RingArray, masks: Iterable[Mask], name: str) -> None:
+    """Add masks of a segment to ``total`` in place (or subtract them), modulo 2^32 or 2^64 as its type says.
+
+    Guarantee: under the assumption that AES-256 is a pseudorandom permutation and every key is uniform and used for
+    this segment only, each mask cannot be told from uniform ring elements; every ring value occurs, the top one
+    included. Cost per value and mask: one keystream word and one addition, both in the cache.
     """
-    stream = _keystream(segment_key(key, name))
     per_chunk = CHUNK_BYTES // total.dtype.itemsize
     buffer = np.empty(min(per_chunk, total.size), total.dtype)
-    combine = np.subtract if subtract else np.add
-    for start in range(0, total.size, per_chunk):
-        part = total[start : start + per_chunk]
-        chunk = buffer[: part.size]
-        _fill(stream, chunk)
-        combine(part, chunk, out=part)
+    pending = iter(masks)
+    while batch := [
+        (_keystream(segment_key(mask.key, name)).update_into, np.subtract if mask.subtract else np.add)
+        for mask in islice(pending, STREAMS)
+    ]:
+        # All masks of a part before the next part: a vector is larger than the cache, and going through it once for
+        # each mask would cost a third more.
+        for start in range(0, total.size, per_chunk):
+            part = total[start : start + per_chunk]
+            chunk = buffer[: part.size]
+            into = chunk.data.cast("B")
+            zeros = _ZEROS[: into.nbytes]
+            for expand_into, combine in batch:
+                expand_into(zeros, into)
+                combine(part, chunk, part)
 
 
 def expand(key: bytes, segment_name: str, length: int, bits: int) -> RingArray:
     """Return the mask of a segment: ``length`` little-endian words of the keystream as uint32 or uint64.
 
-    Guarantee and assumption: those of :func:`add_mask`.
+    Guarantee and assumption: those of :func:`add_masks`.
     """
     mask: RingArray = np.zeros(length, dtype_of(bits))
-    add_mask(mask, key, segment_name)
+    add_masks(mask, [Mask(key)], segment_name)
     return mask
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from operator import mul
 
 from secagg.errors import NotEnoughSurvivors, ProtocolError
 
@@ -70,12 +71,21 @@ def combine(shares: Mapping[int, bytes], t: int) -> bytes:
             raise ProtocolError(f"share {x}: expected {SHARE_BYTES} bytes that encode a field element")
     if len(shares) < t:
         raise NotEnoughSurvivors(f"{len(shares)} shares, {t} are needed")
-    used = tuple(sorted(shares)[:t])
-    weighted = zip(weights_at(0, used), (int.from_bytes(shares[x], "big") for x in used), strict=True)
-    secret = sum(weight * y for weight, y in weighted) % PRIME
-    if secret >> 256:
+    secret = interpolate(shares, tuple(sorted(shares)[:t]))
+    if secret is None:
         raise ProtocolError("the shares do not belong to one 32-byte secret")
-    return secret.to_bytes(SECRET_BYTES, "big")
+    return secret
+
+
+def interpolate(shares: Mapping[int, bytes], xs: tuple[int, ...]) -> bytes | None:
+    """Return the secret of the polynomial through the shares at ``xs``, or None if it is none of 32 bytes.
+
+    :func:`combine` without its checks: every share at one of the distinct ``xs`` is well-formed (:func:`is_share`).
+    """
+    from_bytes = int.from_bytes
+    values = [from_bytes(shares[x], "big") for x in xs]
+    secret = sum(map(mul, weights_at(0, xs), values)) % PRIME
+    return None if secret >> 256 else secret.to_bytes(SECRET_BYTES, "big")
 
 
 def is_share(share: object) -> bool:
@@ -87,8 +97,7 @@ def is_share(share: object) -> bool:
 def weights_at(point: int, xs: tuple[int, ...]) -> tuple[int, ...]:
     """Return the Lagrange weights that evaluate at ``point`` the polynomial through the distinct ``xs``.
 
-    ``point`` is none of them. One inversion for all weights: each silo of a regular graph has its own neighbourhood, so
-    that weights are seldom used twice.
+    ``point`` is none of them. One inversion for all weights.
     """
     full, below = 1, [1]  # below[i]: product of the first i denominators
     denominators = []

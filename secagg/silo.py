@@ -17,17 +17,18 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secagg import cbor, ring
 from secagg.epoch import (
-    add_pair_mask,
-    add_self_mask,
+    apply_masks,
     check_announcement,
     check_publics,
     check_survivors,
     neighbourhood,
+    pair_masks,
     scope_of,
+    self_mask,
 )
 from secagg.errors import NotEnoughSurvivors, ProtocolError, RingError
 from secagg.identity import Signer
-from secagg.keys import KEY_BYTES, Envelope, Scope, commit_seed, open_shares, public_key, seal_shares
+from secagg.keys import KEY_BYTES, Agreements, Envelope, Scope, commit_seed, open_shares, public_key, seal_shares
 from secagg.messages import (
     EPOCH,
     Announcement,
@@ -50,6 +51,9 @@ SECRET = cbor.binary(0, KEY_BYTES)
 OWN_SHARE = cbor.binary(0, SHARE_BYTES)
 MARK = cbor.binary(0, 32)
 
+# A silo, the scope of its messages, and the bundles of its neighbourhood, its own among them, by sender.
+View = tuple[str, Scope, dict[str, BundlePublic]]
+
 
 @dataclass(frozen=True)
 class RunKeys(Message):
@@ -60,14 +64,14 @@ class RunKeys(Message):
     private: bytes = field(repr=False)
 
     @cached_property
-    def agreement_key(self) -> X25519PrivateKey:
+    def agreement_key(self) -> Agreements:
         """The private key, ready for use."""
-        return X25519PrivateKey.from_private_bytes(self.private)
+        return Agreements(X25519PrivateKey.from_private_bytes(self.private))
 
     @cached_property
     def encryption_key(self) -> bytes:
         """The public key that goes into the enrolment (RFC 7748)."""
-        return self.agreement_key.public_key().public_bytes_raw()
+        return public_key(self.private)
 
 
 @dataclass(frozen=True)
@@ -197,21 +201,35 @@ def mask_input(
     without this silo's own bundle; a peer key of low order; values that do not fit the layout; a second vector under
     the same secrets (their difference would be the difference of the inputs).
     """
-    own_id, scope, by_sender = check_view(run, keys, secrets, silo_id, announcement, publics)
+    view = check_signed_view(run, keys, secrets, silo_id, announcement, publics)
+    return mask_in_view(run, secrets, announcement, view, encoded, ledger_head, signer=signer)
+
+
+def mask_in_view(
+    run: Run,
+    secrets: EpochSecrets,
+    announcement: Announcement,
+    view: View,
+    encoded: EncodedVector,
+    ledger_head: tuple[int, bytes],
+    *,
+    signer: Signer,
+) -> MaskedInput:
+    """Do :func:`mask_input` after :func:`check_signed_view`, which a caller asks before it pays for its vector.
+
+    The bundles' signatures are not checked again: the view holds the very records that were found signed.
+    """
+    own_id, scope, by_sender = view
     if secrets.masked:
         raise ProtocolError(
             f"epoch {secrets.epoch}: a vector was already masked with these secrets; send the stored reply again"
         )
-    # The silo's own is the one it made: it has the hash of the secrets.
-    check_bundles(run, (public for public in publics if public.sender != own_id))
     _check_encoded(announcement.layout, encoded)
     arrays = {segment.name: encoded.values[segment.name].copy() for segment in announcement.layout}
     digest, own = announcement.digest(), by_sender[own_id]
-    private = X25519PrivateKey.from_private_bytes(secrets.mask_private)
-    add_self_mask(scope, arrays, own, secrets.seed, digest)
-    for peer in by_sender.values():
-        if peer.sender != own_id:
-            add_pair_mask(scope, arrays, private, own, peer, digest)
+    peers = (peer for peer in by_sender.values() if peer.sender != own_id)
+    masks = [self_mask(scope, own, secrets.seed, digest), *pair_masks(scope, secrets.mask_private, own, peers, digest)]
+    apply_masks(arrays, masks)
     unsigned = MaskedInput(own_id, announcement.epoch, digest, arrays, ledger_head, arrays_hash(arrays))
     return sign_masked(run, unsigned, signer)
 
@@ -318,15 +336,14 @@ def check_view(
     silo_id: str,
     announcement: Announcement,
     publics: Sequence[BundlePublic],
-) -> tuple[str, Scope, dict[str, BundlePublic]]:
+) -> View:
     """Check that secrets, announcement and signed bundles are of one epoch of this run, this silo's among them.
 
     Nothing secret is used. A caller that pays for what it is about to compute asks here first.
 
     Returns
     -------
-    str, Scope, dict of str to BundlePublic
-        The silo, the scope of its messages, and its neighbours' bundles by sender.
+    View
 
     Raises
     ------
@@ -346,6 +363,21 @@ def check_view(
         raise ProtocolError(f"announcement.participants: {silo_id} is not listed with the bundle it made")
     by_sender = check_publics(announcement, publics, neighbourhood(run, announcement, silo_id))
     return silo_id, scope_of(run, announcement.epoch), by_sender
+
+
+def check_signed_view(
+    run: Run,
+    keys: RunKeys,
+    secrets: EpochSecrets,
+    silo_id: str,
+    announcement: Announcement,
+    publics: Sequence[BundlePublic],
+) -> View:
+    """Do :func:`check_view`, and refuse bundles their senders did not sign for this run, roster and epoch."""
+    view = check_view(run, keys, secrets, silo_id, announcement, publics)
+    # The silo's own is the one it made: it has the hash of the secrets.
+    check_bundles(run, (public for sender, public in view[2].items() if sender != silo_id))
+    return view
 
 
 def _check_encoded(layout: Layout, encoded: EncodedVector) -> None:

@@ -26,12 +26,24 @@ class Message:
     CHECKS: ClassVar[Mapping[str, cbor.Check]]
     # Fields that are left out of the encoding, and not checked, while they are None.
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    # What CHECKS says, once for each class and not for each of thousands of messages: name, check, path in errors; and
+    # the names, as they are and encoded, in the order of the encodings.
+    _FIELDS: ClassVar[tuple[tuple[str, cbor.Check, str], ...]]
+    _ORDER: ClassVar[tuple[tuple[str, bytes], ...]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._FIELDS = tuple((name, check, f"{cls.TYPE}.{name}") for name, check in cls.CHECKS.items())
+        encoded = {name: cbor.encode(name) for name in ("type", *cls.CHECKS)}
+        cls._ORDER = tuple(sorted(encoded.items(), key=lambda pair: pair[1]))
 
     def __post_init__(self) -> None:
-        for name, check in self.CHECKS.items():
-            if name in self.OPTIONAL and getattr(self, name) is None:
+        for name, check, path in self._FIELDS:
+            value = getattr(self, name)
+            if value is None and name in self.OPTIONAL:
                 continue
-            object.__setattr__(self, name, check(getattr(self, name), f"{self.TYPE}.{name}"))
+            if (checked := check(value, path)) is not value:
+                object.__setattr__(self, name, checked)
 
     def to_bytes(self) -> bytes:
         """Return the deterministic encoding, made once; a message that was read has it already."""
@@ -39,7 +51,13 @@ class Message:
 
     @cached_property
     def _encoded(self) -> bytes:
-        return cbor.encode(plain(self))
+        # By hand, because messages inside this one, the same in many others, have theirs.
+        parts: list[bytes] = []
+        for name, key in self._ORDER:
+            value = TYPE_PREFIX + self.TYPE if name == "type" else getattr(self, name)
+            if value is not None or name not in self.OPTIONAL:
+                parts += (key, _encoding(value))
+        return cbor.map_head(len(parts) // 2) + b"".join(parts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -70,18 +88,22 @@ class Message:
 _SCALARS = frozenset({bool, int, float, str, bytes, type(None)})
 
 
+def _encoding(value: object) -> bytes:
+    if isinstance(value, Message):
+        return value.to_bytes()
+    if type(value) is tuple and value and isinstance(value[0], Message):
+        return cbor.listed([item.to_bytes() for item in value])
+    return cbor.encode(plain(value))
+
+
 def plain(value: object) -> Any:
-    """Return the plain data (maps, arrays, scalars) of messages and of frozen records inside them."""
+    """Return the plain data (maps, arrays, scalars) of a field and of frozen records inside it."""
     if type(value) in _SCALARS:  # nearly everything is one, and the questions below are slow
         return value
-    if isinstance(value, Message):
-        given = {name: getattr(value, name) for name in value.CHECKS}
-        left_out = [name for name in value.OPTIONAL if given[name] is None]
-        return {"type": TYPE_PREFIX + value.TYPE} | {n: plain(v) for n, v in given.items() if n not in left_out}
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, cbor.Packed):
         return cbor.pack(value)
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: entry if type(entry) in _SCALARS else plain(entry) for name, entry in value.items()}
     if isinstance(value, tuple):

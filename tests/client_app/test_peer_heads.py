@@ -10,8 +10,9 @@ import pytest
 import client_app.peer_heads
 from client_app.errors import Declined, SiloError
 from client_app.home import Reply
-from client_app.peer_heads import begin, remember
-from secagg.messages import EpochOutcome, MaskedHeader
+from client_app.peer_heads import FELL_BACK, begin, remember
+from secagg.errors import ProtocolError
+from secagg.messages import MAX_ENTRIES, EpochOutcome, MaskedHeader
 from tests.client_app.federation import Asked, Desk, masked_of
 
 MakeDesk = Callable[..., Desk]
@@ -137,3 +138,11 @@ def test_a_damaged_memory_stops_the_silo_by_the_file_s_name(desk: MakeDesk, dama
     (home.root / client_app.peer_heads.FILE).write_bytes(damage)
     with pytest.raises(SiloError, match=r"peers\.heads: damaged"):
         begin(home, home.run(b"4" * 16))
+
+
+def test_no_head_a_silo_can_sign_is_what_peers_note_of_one_that_fell_back(desk: MakeDesk) -> None:
+    made = desk(4, rounds=5)
+    header(made, FIRST, MAX_ENTRIES, bytes(32))
+    for count in (MAX_ENTRIES + 1, FELL_BACK):
+        with pytest.raises(ProtocolError, match="ledger_head"):
+            header(made, FIRST, count, bytes(32))

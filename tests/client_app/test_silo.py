@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import client_app.home
 import client_app.local_training
+import client_app.silo
 from client_app.contribution import Sample
 from client_app.errors import ControlLost, Declined, SiloError
 from client_app.home import Reply, SiloHome
@@ -821,6 +822,33 @@ def test_bundles_of_a_run_never_repeat_a_secret(desk: MakeDesk) -> None:
     bundles: list[Bundle] = [made.join(name, epoch) for name in made.small.homes for epoch in (1, 2, 3)]
     assert len({bundle.public.mask_key for bundle in bundles}) == 9
     assert len({bundle.public.seed_commitment for bundle in bundles}) == 9
+
+
+def test_joins_for_far_epochs_keep_a_bounded_number_of_bundles_and_no_second_one_of_an_epoch(
+    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_app.silo, "MAX_BUNDLES", 4)
+    made = desk()
+    first = [made.join(FIRST, epoch) for epoch in (1, 2, 3, 4)]
+    assert [made.join(FIRST, epoch) for epoch in (1, 2, 3, 4)] == first
+    for epoch in range(10, 60, 10):
+        made.join(FIRST, epoch)
+    kept = sorted(int(path.name.split(".")[0]) for path in made.folder(FIRST).glob("*.bundle"))
+    assert kept == [20, 30, 40, 50]
+    for epoch in (1, 4, 10):
+        with pytest.raises(Declined, match=f"epoch {epoch}: over"):
+            made.join(FIRST, epoch)
+    with pytest.raises(Declined, match="epoch 15: 4 bundles of later epochs"):
+        made.join(FIRST, 15)
+    assert made.join(FIRST, 20) == made.join(FIRST, 20)
+
+
+def test_a_silo_that_missed_many_epochs_takes_part_in_the_next(desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_app.silo, "MAX_BUNDLES", 4)
+    made = desk(rounds=5)
+    for epoch in range(1, 9):
+        made.join(FIRST, epoch)
+    completed(made, 9)
 
 
 def test_a_run_counts_in_full_unless_it_was_closed_without_a_release(desk: MakeDesk) -> None:

@@ -1,7 +1,7 @@
 """In a whole run the coordinator receives nothing from which a single silo's vector could be told."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import cbor2
 import numpy as np
 import pytest
 import scipy.stats
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, Message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ import secagg.silo
 from fcfl_strategy import checkpoint
 from secagg.arrays import dump, load
 from secagg.envelopes import MaskReply
-from secagg.epoch import add_pair_mask, add_self_mask, scope_of
+from secagg.epoch import apply_masks, pair_masks, scope_of, self_mask
 from secagg.messages import (
     Announcement,
     Bundle,
@@ -30,6 +29,7 @@ from secagg.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
+from secagg.prg import Mask
 from secagg.ring import to_signed
 from server_app.run_folder import FileJournal
 from tests.client_app.federation import Small, conduct, make_light, quiet
@@ -165,6 +165,10 @@ def inspect(arrays: Vectors, truths: Mapping[str, Vectors], where: str) -> list[
     return found
 
 
+def opposite(masks: Iterable[Mask]) -> list[Mask]:
+    return [replace(mask, subtract=not mask.subtract) for mask in masks]
+
+
 def stripped(held: Held, message: MaskedInput, secrets: Mapping[tuple[str, str], bytes]) -> Vectors:
     """Take off one survivor's vector every mask that these secrets (kind, owner) open."""
     assert held.run is not None
@@ -173,17 +177,15 @@ def stripped(held: Held, message: MaskedInput, secrets: Mapping[tuple[str, str],
     arrays = {name: array.copy() for name, array in message.arrays.items()}
     own = publics[message.sender]
     if seed := secrets.get(("seed", message.sender)):
-        add_self_mask(scope, arrays, own, seed, digest, subtract=True)
+        apply_masks(arrays, [self_mask(scope, own, seed, digest, subtract=True)])
     own_key = secrets.get(("mask key", message.sender))
     for peer in announcement.ids:
         if peer == message.sender:
             continue
         if own_key is not None:
-            key = X25519PrivateKey.from_private_bytes(own_key)
-            add_pair_mask(scope, arrays, key, own, publics[peer], digest, subtract=True)
+            apply_masks(arrays, opposite(pair_masks(scope, own_key, own, [publics[peer]], digest)))
         elif peer_key := secrets.get(("mask key", peer)):
-            key = X25519PrivateKey.from_private_bytes(peer_key)
-            add_pair_mask(scope, arrays, key, publics[peer], own, digest)
+            apply_masks(arrays, pair_masks(scope, peer_key, publics[peer], [own], digest))
     return arrays
 
 
@@ -330,8 +332,7 @@ def test_the_inspection_flags_vectors_that_are_not_masked(
     small: Callable[..., Small], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in (secagg.silo, secagg.coordinator):
-        monkeypatch.setattr(module, "add_self_mask", lambda *args, **more: None)
-        monkeypatch.setattr(module, "add_pair_mask", lambda *args, **more: None)
+        monkeypatch.setattr(module, "apply_masks", lambda *args, **more: None)
     found = leaks(watched_run(small(N), monkeypatch, tmp_path / "run"))
     for silo in ("silo-00", "silo-01", "silo-02"):
         assert f"epoch 1, {silo} as sent, update: not uniform" in found
@@ -344,7 +345,7 @@ def test_the_inspection_flags_vectors_with_a_self_mask_only(
 ) -> None:
     # The sums come out right, yet every survivor's seed is reconstructed.
     for module in (secagg.silo, secagg.coordinator):
-        monkeypatch.setattr(module, "add_pair_mask", lambda *args, **more: None)
+        monkeypatch.setattr(module, "pair_masks", lambda *args, **more: [])
     run = watched_run(small(N), monkeypatch, tmp_path / "run")
     run.sums.check()
     found = leaks(run)

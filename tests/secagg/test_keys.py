@@ -175,3 +175,12 @@ def test_altered_or_short_ciphertexts_do_not_open(position: int) -> None:
 def test_sealing_twice_uses_two_nonces() -> None:
     one, two = (keys.seal_shares(ENVELOPE, PRIVATE_A, *SHARES) for _ in range(2))
     assert one[:12] != two[:12]
+
+
+def test_kept_agreements_open_what_the_bare_key_sealed_and_refuse_what_it_refuses() -> None:
+    kept = keys.Agreements(PRIVATE_B)
+    for _ in range(2):
+        sealed = keys.seal_shares(ENVELOPE, PRIVATE_A, *SHARES)
+        assert keys.open_shares(ENVELOPE, kept, sealed) == SHARES
+        with pytest.raises(ProtocolError, match="mallory"):
+            keys.agree(kept, bytes(32), "mallory")

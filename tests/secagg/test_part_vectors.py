@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from secagg import prg, ring, shamir
 from secagg.errors import NotEnoughSurvivors, SecAggError
 from secagg.keys import Scope, check_public_key, commit_seed, pair_key, public_key, self_mask_key
-from secagg.recover import recover
+from secagg.recover import Holders, recover
 from secagg.ring import Layout, Segment
 from tests.secagg import test_reference as reference
 
@@ -168,7 +168,7 @@ def test_bad_shares_are_refused_or_found_out_by_the_commitment() -> None:
         if "secret" in row:
             value = bytes.fromhex(row["secret"])
             with pytest.raises(SecAggError, match="the seed of mallory"):
-                recover("the seed of mallory", given, row["t"], lambda found, value=value: found == value, set())
+                recover("the seed of mallory", given, row["t"], lambda found, value=value: found == value, Holders())
             continue
         with pytest.raises((SecAggError, NotEnoughSurvivors)):
             shamir.combine(given, row["t"])

@@ -33,10 +33,26 @@ def test_a_mask_is_the_documented_stream_across_chunks(bits: int, length: int) -
 def test_adding_then_subtracting_a_mask_gives_the_vector_back() -> None:
     vector = np.arange(100_000, dtype=np.uint32) * np.uint32(50_000)
     masked = vector.copy()
-    prg.add_mask(masked, bytes(32), "A")
+    prg.add_masks(masked, [prg.Mask(bytes(32))], "A")
     assert (masked != vector).mean() > 0.999
-    prg.add_mask(masked, bytes(32), "A", subtract=True)
+    prg.add_masks(masked, [prg.Mask(bytes(32), subtract=True)], "A")
     assert (masked == vector).all()
+
+
+@pytest.mark.parametrize(("dtype", "length"), [(np.uint32, 70_001), (np.uint64, 20_003)])
+def test_many_masks_at_once_are_the_sum_of_each(dtype: type, length: int) -> None:
+    masks = [prg.Mask(bytes([i]) * 32, subtract=i % 3 == 0) for i in range(prg.STREAMS + 3)]
+    total = np.arange(length, dtype=dtype)
+    expected = total.copy()
+    for mask in masks:
+        alone = prg.expand(mask.key, "A", length, 8 * total.itemsize)
+        expected = expected - alone if mask.subtract else expected + alone
+    prg.add_masks(total, iter(masks), "A")
+    np.testing.assert_array_equal(total, expected)
+
+
+def test_a_mask_does_not_show_its_key() -> None:
+    assert "key" not in repr(prg.Mask(b"k" * 32))
 
 
 def test_keys_words_of_a_key_in_another_order_and_segments_give_unrelated_masks() -> None:

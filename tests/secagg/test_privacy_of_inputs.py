@@ -14,6 +14,7 @@ import pytest
 
 from secagg import coordinator, epoch
 from secagg.messages import Announcement, UnmaskShares
+from secagg.prg import Mask
 from tests.secagg.federation import Epoch, Federation
 
 RING = 4
@@ -37,12 +38,12 @@ def play(monkeypatch: pytest.MonkeyPatch, n: int, threshold: int) -> Played:
     masks: Masks = {}
     current: list[tuple[bytes, int]] = []
 
-    def logged(total: np.ndarray, key: bytes, name: str, *, subtract: bool = False) -> None:
+    def logged(total: np.ndarray, masks: Iterable[Mask], name: str) -> None:
         if name == "A":
-            current.append((key, -1 if subtract else 1))
+            current.extend((mask.key, -1 if mask.subtract else 1) for mask in masks)
 
     with monkeypatch.context() as patch:
-        patch.setattr(epoch, "add_mask", logged)
+        patch.setattr(epoch, "add_masks", logged)
         for s in made.members:
             current.clear()
             made.mask(s, announcement)

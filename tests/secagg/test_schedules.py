@@ -1,11 +1,14 @@
 """Any schedule of losses, repeats, damage, lies and restarts gives the survivors' exact sum or nothing.
 
-A state machine drives all parties through epochs, one message at a time. `make secagg-schedules` runs thousands of
-schedules with up to 30 parties; here there are a few.
+A state machine drives all parties through epochs, one message or one stage at a time. `make secagg-schedules` runs
+thousands of schedules with up to 30 parties; here there are a few. A schedule of 30 parties costs as much as ten of
+the small ones, so that one in four is large.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from secagg import coordinator, silo
+from secagg import coordinator, signatures, silo
 from secagg.errors import NotEnoughSurvivors, SecAggError
 from secagg.messages import Announcement, Bundle, MaskedInput, UnmaskRequest, UnmaskShares
 from secagg.silo import EpochSecrets
@@ -21,8 +24,20 @@ from tests.secagg.federation import Epoch, Federation
 
 SCHEDULES = int(os.environ.get("FCFL_SCHEDULES", "25"))
 LARGEST = int(os.environ.get("FCFL_PARTIES", "9"))
+SMALL = 9
 INDEX = st.integers(0, 10_000)
 FATES = st.sampled_from(["arrives", "arrives", "arrives", "lost", "twice", "damaged"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def signatures_checked_once() -> Iterator[None]:
+    """Whether a signature holds is a function of its bytes: all parties are in this process and ask the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signatures, "holds", lru_cache(1 << 14)(signatures.holds))
+        yield
+
+
+federation_of = lru_cache(Federation)
 
 
 @dataclass
@@ -38,10 +53,11 @@ class Schedules(RuleBasedStateMachine):
 
     federation: Federation
     epoch: Epoch
+    sizes = st.integers(5, min(SMALL, LARGEST))
 
-    @initialize(n=st.integers(5, LARGEST), tag=INDEX)
-    def enrol(self, n: int, tag: int) -> None:
-        self.federation = Federation(n, tag=str(tag))
+    @initialize(data=st.data())
+    def enrol(self, data: st.DataObject) -> None:
+        self.federation = federation_of(data.draw(self.sizes, label="parties"))
         self.number = 0
         self.sums = 0
         self.begin([])
@@ -86,6 +102,15 @@ class Schedules(RuleBasedStateMachine):
             self.outbox[s] = self.epoch.mask(s, self.announcement)
         self.deliver_masked(s, fate)
 
+    @precondition(lambda self: self.announcement is not None and self.request is None)
+    @rule(lost=st.sets(INDEX, max_size=4))
+    def the_others_send_masked(self, lost: set[int]) -> None:
+        gone = {self.pick(index) for index in lost}
+        for s in self.epoch.members:
+            if s not in self.outbox and s not in gone:
+                self.outbox[s] = self.epoch.mask(s, self.announcement)
+                self.deliver_masked(s, "arrives")
+
     def deliver_masked(self, s: str, fate: str) -> None:
         message = self.outbox[s]
         if fate == "lost":
@@ -115,6 +140,9 @@ class Schedules(RuleBasedStateMachine):
     @precondition(lambda self: self.request is not None)
     @rule(index=INDEX, fate=FATES)
     def send_shares(self, index: int, fate: str) -> None:
+        self.send_one(index, fate)
+
+    def send_one(self, index: int, fate: str) -> None:
         s = self.pick(index)
         if s not in self.request.survivors:
             with pytest.raises(SecAggError):  # a lost silo is not asked, and does not answer if it is
@@ -126,6 +154,14 @@ class Schedules(RuleBasedStateMachine):
         self.given[s].keys |= set(answer.mask_key_shares)
         if fate in ("arrives", "twice"):
             self.replies[s] = answer
+
+    @precondition(lambda self: self.request is not None)
+    @rule(lost=st.sets(INDEX, max_size=4))
+    def the_others_send_shares(self, lost: set[int]) -> None:
+        gone = {self.pick(index) for index in lost}
+        for index, s in enumerate(self.epoch.members):
+            if s in self.request.survivors and s not in self.answers and s not in gone:
+                self.send_one(index, "arrives")
 
     # --- lies and restarts ---
 
@@ -188,6 +224,7 @@ class Schedules(RuleBasedStateMachine):
             self.sums += 1
         self.begin(sorted({self.federation.ids[i % self.federation.n] for i in late}))
 
+    @precondition(lambda self: self.announcement is not None)
     @rule()
     def abandon(self) -> None:
         self.begin([])
@@ -208,10 +245,20 @@ class Schedules(RuleBasedStateMachine):
             np.testing.assert_array_equal(total[name], expected)
 
 
-Schedules.TestCase.settings = settings(
-    max_examples=SCHEDULES,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+class LargeSchedules(Schedules):
+    """The same with more parties."""
+
+    sizes = st.integers(SMALL + 1, max(SMALL + 1, LARGEST))
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
 TestSchedules = Schedules.TestCase
+TestSchedules.settings = _settings(SCHEDULES - SCHEDULES // 4 if LARGEST > SMALL else SCHEDULES)
+if LARGEST > SMALL:
+    TestLargeSchedules = LargeSchedules.TestCase
+    TestLargeSchedules.settings = _settings(SCHEDULES // 4)

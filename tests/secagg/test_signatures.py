@@ -212,8 +212,6 @@ def test_the_coordinator_refuses_the_same_bundles_on_receipt(now: Collected, oth
     for bundle in (unsigned, other_run.epoch.bundles[PEER]):
         with pytest.raises(ProtocolError, match=f"{PEER}: its bundle is not signed"):
             coordinator.check_bundle(run, bundle, 3)
-        with pytest.raises(ProtocolError, match=PEER):
-            coordinator.announce(run, 3, {**now.epoch.bundles, PEER: bundle}, now.epoch.layout, b"")
 
 
 def test_a_bundle_for_another_roster_of_the_same_run_is_refused(now: Collected) -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from secagg import coordinator, ring, silo
 from secagg.envelopes import UnmaskCall
-from secagg.epoch import add_pair_mask, add_self_mask, scope_of
+from secagg.epoch import apply_masks, pair_masks, scope_of, self_mask
 from secagg.errors import NotEnoughSurvivors, ProtocolError
 from secagg.keys import Envelope, open_shares
 from secagg.messages import Announcement, MaskedHeader, MaskedInput, UnmaskRequest
@@ -94,9 +94,9 @@ class Attack:
         except NotEnoughSurvivors:
             return False
         digest, own = self.few.digest(), publics[self.victim]
-        add_self_mask(scope, arrays, own, found.pop(self.victim), digest, subtract=True)
+        apply_masks(arrays, [self_mask(scope, own, found.pop(self.victim), digest, subtract=True)])
         for peer, key in (found | {s: e.secrets[s].mask_private for s in self.corrupt}).items():
-            add_pair_mask(scope, arrays, X25519PrivateKey.from_private_bytes(key), publics[peer], own, digest)
+            apply_masks(arrays, pair_masks(scope, key, publics[peer], [own], digest))
         return all((ring.to_signed(arrays[g.name]) == e.inputs[self.victim].signed(g.name)).all() for g in e.layout)
 
 

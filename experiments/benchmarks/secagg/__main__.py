@@ -22,7 +22,7 @@ from rich.table import Table
 from experiments.benchmarks.secagg import flower_round, our_round
 from secagg import shamir
 from secagg.graph_parameters import Degree, Rates
-from secagg.prg import add_mask
+from secagg.prg import Mask, add_masks
 
 LARGE = Degree(32, 18)
 RATES = Rates(0.05, 0.05, active=False)
@@ -73,13 +73,13 @@ def repeated(act: Callable[[], object], calls: int = 19) -> float:
 
 
 def mask_lines(length: int, least_ratio: float, times: int) -> list[Line]:
-    """Expansion of one mask and its addition, beside Flower's and the bare addition."""
+    """Expansion of a mask and its addition, of the 20 that a silo of twenty adds, beside Flower's and the addition."""
     total, floor_total = np.zeros(length, np.uint32), np.zeros(length, np.uint32)
     ones, theirs = np.ones(length, np.uint32), [np.zeros(length, np.int64)]
-    key = os.urandom(32)
+    key, masks = os.urandom(32), [Mask(os.urandom(32)) for _ in range(20)]
     rounds = [
         (
-            repeated(lambda: add_mask(total, key, "update")),
+            cpu(lambda: add_masks(total, masks, "update"), 1) / len(masks),
             repeated(lambda: parameters_addition(theirs, pseudo_rand_gen(key, 1 << 32, [(length,)]))),
             repeated(lambda: np.add(floor_total, ones, out=floor_total)),
         )

@@ -128,7 +128,7 @@ def play(parties: Parties, length: int, lost: int) -> Costs:
             data = bundle.to_bytes()
         costs.up[s] = len(data)
         with costs.at(None):
-            bundles[s] = Bundle.from_bytes(data)
+            bundles[s] = coordinator.check_bundle(run, Bundle.from_bytes(data), 1)
     with costs.at(None):
         announcement = coordinator.announce(run, 1, bundles, layout, b"benchmark")
         announced = announcement.to_bytes()
