@@ -1,4 +1,4 @@
-"""Flower's HTTP grid without its waits: one reply that never gets whole holds up no other, one that was lost is told.
+"""Flower's HTTP grid without its waits: a reply that never gets whole holds up no other, a lost one is asked for again.
 
 Flower's own `pull_messages` claims every reply that has begun to arrive and then fetches their objects one after the
 other; a sender whose line was cut between the two holds up all of them until the SuperLink gives its reply up, after
@@ -8,7 +8,7 @@ three minutes. And a message that a node had taken when it died is delivered to 
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,17 +46,35 @@ logger = logging.getLogger("fcfl.coordinator")
 
 @dataclass(frozen=True)
 class _Asked:
-    """A message under way, and since when its node was connected as it was sent."""
+    """A message under way.
+
+    Attributes
+    ----------
+    message : Message
+        As it was sent last; its id is not the first one's, by which it is asked for.
+    activated : str
+        Since when its node was connected as it was sent.
+    """
 
     message: Message
     activated: str
 
+    @property
+    def node(self) -> int:
+        return self.message.metadata.dst_node_id
+
+    @property
+    def left(self) -> float:
+        """Seconds of its lifetime."""
+        data = self.message.metadata
+        return data.created_at + data.ttl - time.time()
+
 
 class Reception(Grid):
-    """An `HttpGrid` whose `pull_messages` returns the replies that are whole, and errors for those that were lost.
+    """An `HttpGrid` whose `pull_messages` returns the replies that are whole, and that delivers at least once.
 
-    Lost is a reply whose objects did not come within `WHOLE_SECONDS`, and one of a node that has connected anew
-    since it was asked. Whoever still needs it asks again, to the byte.
+    Sent again, to the byte and within its lifetime, is a message whose reply did not get whole within `WHOLE_SECONDS`,
+    and one whose node has connected anew since. Whoever answers must be prepared for that: a silo's outbox is.
 
     Parameters
     ----------
@@ -67,8 +85,9 @@ class Reception(Grid):
     def __init__(self, grid: HttpGrid) -> None:
         self._grid = grid
         self._pool = ThreadPoolExecutor(FETCHES, "reply")
-        self._fetching: dict[str, Future[Message | None]] = {}
+        # By the id under which the message was sent first.
         self._asked: dict[str, _Asked] = {}
+        self._fetching: dict[str, Future[Message | None]] = {}
         self._looked = time.monotonic()
         self._closing = threading.Event()
 
@@ -119,31 +138,61 @@ class Reception(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return whole replies and errors for lost ones; what has only begun to arrive comes with a later call."""
-        wanted = list(message_ids)
-        self._forget(wanted)
-        if not_begun := [identity for identity in wanted if identity not in self._fetching]:
-            response = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=not_begun))
-            for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                answered = head.metadata.reply_to_message_id
-                self._fetching[answered] = self._pool.submit(self._fetch, head, tree)
+        """Return whole replies; what has only begun to arrive, or is sent again, comes with a later call."""
+        wanted = [identity for identity in message_ids if identity in self._asked]
+        self._asked = {identity: self._asked[identity] for identity in wanted}
+        self._fetching = {identity: fetch for identity, fetch in self._fetching.items() if identity in self._asked}
+        self._claim({self._asked[i].message.metadata.message_id: i for i in wanted if i not in self._fetching})
         wait(self._fetching.values(), FETCH_SECONDS)
-        whole = [identity for identity in wanted if identity in self._fetching and self._fetching[identity].done()]
-        lost = self._overtaken([identity for identity in not_begun if identity not in self._fetching])
-        fetched = {identity: self._fetching.pop(identity).result() for identity in whole}
-        replies = [reply or self._lost(identity) for identity, reply in fetched.items()]
-        replies += [self._lost(identity) for identity in lost]
-        for identity in (*whole, *lost):
-            self._asked.pop(identity, None)
+        done = [identity for identity in wanted if identity in self._fetching and self._fetching[identity].done()]
+        fetched = {identity: self._fetching.pop(identity).result() for identity in done}
+        lost = [identity for identity, reply in fetched.items() if reply is None or _unavailable(reply)]
+        replies = [reply for identity, reply in fetched.items() if reply is not None and identity not in lost]
+        now = time.monotonic()
+        if lost or now - self._looked >= NODES_SECONDS:
+            self._looked, since = now, self._activations()
+            # Who has connected anew does not know what it had taken before.
+            lost += [i for i in wanted if i not in {*fetched, *self._fetching} and self._anew(i, since)]
+            replies += [gone for i in lost if (gone := self._send_again(i, since, fetched.get(i))) is not None]
+        for reply in replies:
+            del self._asked[reply.metadata.reply_to_message_id]
         return replies
 
-    def _forget(self, wanted: list[str]) -> None:
-        """Drop what nobody asks for any more."""
-        kept = set(wanted)
-        self._asked = {identity: asked for identity, asked in self._asked.items() if identity in kept}
-        self._fetching = {identity: fetch for identity, fetch in self._fetching.items() if identity in kept}
+    def _claim(self, ids: Mapping[str, str]) -> None:
+        """Begin to fetch the replies that have begun to arrive; ``ids`` maps from a message's id to its first one."""
+        if not ids:
+            return
+        response = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=list(ids)))
+        for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            first = ids[head.metadata.reply_to_message_id]
+            self._fetching[first] = self._pool.submit(self._fetch, first, head, tree)
 
-    def _fetch(self, head: MessageProto, tree: ObjectTree) -> Message | None:
+    def _anew(self, identity: str, since: Mapping[int, str]) -> bool:
+        """Whether a node has connected since it was asked."""
+        asked = self._asked[identity]
+        return since.get(asked.node, asked.activated) != asked.activated
+
+    def _send_again(self, identity: str, since: Mapping[int, str], reply: Message | None) -> Message | None:
+        """Send a message again; return the error that stands for its reply if its node is away, or its time is over."""
+        asked = self._asked[identity]
+        if asked.node in since and asked.left > 0:
+            data = asked.message.metadata
+            again = Message(
+                asked.message.content, asked.node, data.message_type, ttl=asked.left, group_id=data.group_id
+            )
+            if list(self._grid.push_messages([again]))[0:1] not in ([], [None], [""]):
+                logger.info("%s is sent to node %d again", data.message_type, asked.node)
+                self._asked[identity] = _Asked(again, since[asked.node])
+                return None
+        if reply is None:
+            reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, "the reply was lost"), reply_to=asked.message)
+            reply.metadata.__dict__["_reply_to_message_id"] = identity
+        return reply
+
+    def _activations(self) -> dict[int, str]:
+        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
+
+    def _fetch(self, first: str, head: MessageProto, tree: ObjectTree) -> Message | None:
         """Fetch one reply; None if it does not get whole."""
         client, node, run_id = self._grid._runtime_client, self._grid.node, self.run.run_id
         pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
@@ -173,31 +222,13 @@ class Reception(Grid):
             logger.warning("a reply of node %d is malformed (%s)", head.metadata.src_node_id, type(error).__name__)
             return None
         message.metadata.__dict__["_message_id"] = identity
+        message.metadata.__dict__["_reply_to_message_id"] = first
         return message
 
-    def _lost(self, identity: str) -> Message:
-        error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "the reply was lost on its way")
-        reply = Message(error, reply_to=self._asked[identity].message)
-        reply.metadata.__dict__["_reply_to_message_id"] = identity
-        return reply
 
-    def _overtaken(self, waiting: list[str]) -> list[str]:
-        """Messages of nodes that have connected anew since: what such a node had taken is answered by nobody."""
-        now = time.monotonic()
-        if not waiting or now - self._looked < NODES_SECONDS:
-            return []
-        self._looked, since = now, self._activations()
-        overtaken = []
-        for identity in waiting:
-            asked = self._asked[identity]
-            node = asked.message.metadata.dst_node_id
-            if since.get(node, asked.activated) != asked.activated:
-                logger.info("node %d has connected anew; %s is lost", node, asked.message.metadata.message_type)
-                overtaken.append(identity)
-        return overtaken
-
-    def _activations(self) -> dict[int, str]:
-        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
+def _unavailable(reply: Message) -> bool:
+    """Whether the SuperLink says that the node was not connected when it looked."""
+    return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 @contextmanager
