@@ -19,7 +19,6 @@ from rich.console import Console
 from client_app.node.errors import NodeError
 from client_app.node.fleet import connect
 from client_app.node.settings import Connection, load_connection
-from data_prep.prepare import FederationSpec, prepare_synthetic
 from experiments.deployment.conduct import Patience, conduct_deployed
 from experiments.deployment.control import control, node_key
 from experiments.flower import APP, stop
@@ -29,6 +28,7 @@ from experiments.silos import make_silos
 from experiments.training import run_in_process
 from privacy.ledger import verify
 from tests.experiments.deployment.lab import Lab, deployed, wait
+from tests.experiments.tiny import write_samples
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ app = ClientApp()
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return prepare_synthetic(tmp_path_factory.mktemp("market"), FederationSpec(silos=SILOS), tickers=12)
+    return sorted(write_samples(tmp_path_factory.mktemp("market") / "samples", SILOS).iterdir())
 
 
 @pytest.fixture(scope="module")
