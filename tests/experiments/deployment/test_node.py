@@ -137,9 +137,8 @@ def test_a_server_of_another_authority_is_refused(lab: Lab, tmp_path: Path) -> N
 
 
 def test_a_node_killed_in_training_and_one_stopped_in_training_come_back_and_the_run_goes_on(lab: Lab) -> None:
-    # Three silos are the least that can unmask: every epoch that lacks one is abandoned, and costs whoever trained.
-    # More steps take longer, so that a node can be met while it trains. What a killed node had taken is answered by
-    # nobody: the coordinator sees it offline, or waits until the deadline.
+    # Three silos are the least that can unmask: an epoch that lacks one is abandoned. More steps take longer, so that a
+    # node can be met while it trains. What it had taken is sent to it again once it has come back.
     settings = {**SETTINGS, "max-abandoned": 1000, "local.steps": 50, "rounds": 8, "deadline.train": 120.0}
     run = lab.conduct("killed", settings)
     node, family = training(lab, 0)
@@ -157,8 +156,14 @@ def test_a_node_killed_in_training_and_one_stopped_in_training_come_back_and_the
     assert_gone(family)
     assert lab.events(1)[-1] == "stopped"
     lab.node(1)
-    # The last line may be half written.
-    wait(lambda: '"status": "completed"' in (run / "history.jsonl").read_text(), lab.log("conduct"))
+    wait(lambda: sum("connected" in event for event in lab.events(1)) == 2, lab.log(lab.homes[1].name))
+
+    def done() -> int:
+        history = run / "history.jsonl"
+        return history.read_text().count('"status": "completed"') if history.exists() else 0
+
+    before = done()
+    wait(lambda: done() > before, lab.log("conduct"))
     stop(lab.running["conduct"])
     for home in lab.homes:
         # An epoch that is charged twice, or a run beyond its budget, is an error here.
