@@ -6,6 +6,7 @@
 # make secagg-schedules   thousands of schedules of losses, lies and restarts against the secure sum
 # make recovery   every process of a deployment killed on purpose, and the table of what came of it in docs/operations.md
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
+# make bench-deploy   round time by stage over a real SuperLink, flower-supernode beside fcfl silo run; SILOS=20 for more
 # make compose-demo   20 silos, proxy and coordinator as containers; report in runs/compose
 # make compose-test   4 silos as containers, attacked and killed
 # make bench-data   ticker-years per second of the check and of the preparation of price files
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit recovery bench-dp bench-secagg bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
+.PHONY: demo test lint types unit recovery bench-dp bench-secagg bench-deploy bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -37,15 +38,20 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
-# A file at a time on each core: many tests wait for real processes.
+# A file at a time in each process, and more processes than cores: many tests wait for others, and for disks. The longest
+# files come first (tests/conftest.py).
 unit: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) * 3 / 2)) --dist loadfile --no-loadscope-reorder
 
 bench-dp: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.dp_step
 
 bench-secagg: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.secagg
+
+SILOS ?= 4
+bench-deploy: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.deployment --silos $(SILOS)
 
 secagg-schedules: $(VENV)/.ready
 	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 2 tests/secagg/test_schedules.py

@@ -11,10 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-import exchange_calendars
 import numpy as np
-from pandas import Timestamp
-from pandas.tseries.holiday import AbstractHolidayCalendar
 
 from data_prep.bars import Bars, Dates, Floats
 from data_prep.errors import DataError
@@ -65,6 +62,9 @@ def exchange_days(market: str, *, first: date, last: date) -> Dates:
     DataError
         If the code is unknown.
     """
+    # Commands that need no calendar do not wait for this import.
+    import exchange_calendars
+
     try:
         with _holidays_between(first, last):
             calendar = exchange_calendars.get_calendar(market, start=first.isoformat(), end=last.isoformat())
@@ -83,6 +83,9 @@ def exchange_days(market: str, *, first: date, last: date) -> Dates:
 @contextmanager
 def _holidays_between(first: date, last: date) -> Iterator[None]:
     """Have pandas' rules give the holidays of these years only, instead of 1970 to 2200: a quarter of the time."""
+    from pandas import Timestamp
+    from pandas.tseries.holiday import AbstractHolidayCalendar
+
     before = AbstractHolidayCalendar.start_date, AbstractHolidayCalendar.end_date
     margin = timedelta(days=400)
     AbstractHolidayCalendar.start_date = Timestamp(first - margin)

@@ -26,6 +26,7 @@ from privacy.terms import RunTerms
 from secagg.errors import SecAggError
 from server_app.config import ConfigError, RunConfig
 from server_app.observer import RunObserver
+from server_app.reception import prompt
 from server_app.run_folder import RunFolder, write_atomic
 from server_app.run_settings import initial_weights, settings_of
 
@@ -41,7 +42,8 @@ def main(grid: Grid, context: Context) -> None:
     log_to_flower()
     path = Path(str(context.run_config.get("run-dir") or f"runs/{context.run_id}")).resolve()
     try:
-        conduct(grid, RunConfig.from_mapping(context.run_config), path)
+        with prompt(grid) as prompted:
+            conduct(prompted, RunConfig.from_mapping(context.run_config), path)
     except EXPECTED as error:
         logger.error("%s", error)
         # Without the folder, or on the very disk that is full, the log line has to do.

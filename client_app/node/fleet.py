@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -20,7 +20,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
@@ -93,6 +93,7 @@ class FleetLink:
         self._calls = calls
         self._alive = alive
         self._node = Node()
+        self._activation = ActivateNodeRequest()
 
     @property
     def node_id(self) -> int:
@@ -116,11 +117,11 @@ class FleetLink:
             If the key is not registered or in use, or the server is not the one expected.
         Stopped
         """
-        asked = ActivateNodeRequest(public_key=public_key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        self._activation = ActivateNodeRequest(public_key=public_key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         end = time.monotonic() + patience
         while True:
             try:
-                self._node = Node(node_id=self._calls(self._client.ActivateNode, asked).node_id)
+                self._node = Node(node_id=self._calls(self._client.ActivateNode, self._activation).node_id)
             except ActivationRefused:
                 if time.monotonic() >= end:
                     raise NodeError(
@@ -161,7 +162,10 @@ class FleetLink:
             If the run ended meanwhile, or the message is malformed or too large.
         Stopped
         """
-        response = self._calls(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        pulling = _Tried(self._client.PullMessages)
+        response = self._calls(pulling, PullMessagesRequest(node=self._node))
+        if pulling.unknown:
+            self._connect_anew()
         if not response.messages_list:
             return None
         try:
@@ -172,6 +176,16 @@ class FleetLink:
             raise MessageLost("its run has ended, or the coordinator has lost it") from None
         except Exception as error:  # noqa: BLE001 - whatever the coordinator sends, the node does not fall over it
             raise MessageLost(f"it is no Flower message ({type(error).__name__})") from None
+
+    def _connect_anew(self) -> None:
+        """Tell the coordinator to send again what the SuperLink gave to an answer that was lost.
+
+        It gives a message to nobody twice; but the coordinator sees when a node has connected since it was asked.
+        """
+        self.deactivate()
+        # Still connected if the SuperLink did not get that.
+        with suppress(ActivationRefused):
+            self._node = Node(node_id=self._calls(self._client.ActivateNode, self._activation).node_id)
 
     def _inflate(self, head: Message, tree: ObjectTree) -> Message:
         left = seconds_left(head)
@@ -213,9 +227,9 @@ class FleetLink:
         """
         reply.metadata.__dict__["_message_id"] = reply.object_id
         head = message_to_proto(remove_content_from_message(reply))
-        for _ in range(PUSH_ATTEMPTS):
+        for attempt in range(PUSH_ATTEMPTS):
             try:
-                self._push(reply, head, seconds, until)
+                self._push(reply, head, seconds, until, again=attempt > 0)
             except ObjectPushError:
                 # The session to which the objects belong lasts minutes; another one takes what is missing.
                 continue
@@ -223,7 +237,8 @@ class FleetLink:
                 return
         raise MessageLost("the coordinator does not store its reply")
 
-    def _push(self, reply: Message, head: Any, seconds: float, until: float) -> None:
+    def _push(self, reply: Message, head: Any, seconds: float, until: float, *, again: bool) -> None:
+        run_id, pushing = reply.metadata.run_id, _Tried(self._client.PushMessages)
         with no_object_id_recompute():
             asked = PushMessagesRequest(
                 node=self._node,
@@ -231,20 +246,44 @@ class FleetLink:
                 message_object_trees=[get_object_tree(reply)],
                 clientapp_runtime_list=[seconds],
             )
-            response = self._calls(self._client.PushMessages, asked, until)
+            response = self._calls(pushing, asked, until)
+            objects, push_object = get_all_nested_objects(reply), self._within(self._client.PushObject, until)
+            if (again or pushing.unknown) and not response.objects_to_push:
+                # Once the coordinator has begun to take a reply, the SuperLink opens no other session for it. Without
+                # one it takes what the session whose answer was lost still wants, and refuses the rest.
+                for name, part in objects.items():
+                    content = part.deflate()
+                    push_object(
+                        PushObjectRequest(node=self._node, run_id=run_id, object_id=name, object_content=content)
+                    )
+                return
             push_objects(
-                get_all_nested_objects(reply),
-                make_push_object_fn_protobuf(
-                    self._within(self._client.PushObject, until),
-                    self._node,
-                    reply.metadata.run_id,
-                    response.session_id,
-                ),
+                objects,
+                make_push_object_fn_protobuf(push_object, self._node, run_id, response.session_id),
                 object_ids_to_push=set(response.objects_to_push),
             )
 
     def _within(self, method: Callable[[Any], Any], until: float) -> Callable[[Any], Any]:
         return lambda request: self._calls(method, request, until)
+
+
+class _Tried:
+    """A call that notes whether it may have been answered without the answer arriving."""
+
+    def __init__(self, method: Callable[[Any], Any]) -> None:
+        self._method = method
+        self.unknown = False
+
+    def __call__(self, request: Any) -> Any:
+        try:
+            return self._method(request)
+        except httpx.HTTPStatusError as error:
+            # A proxy that lost the answer.
+            self.unknown |= error.response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.GATEWAY_TIMEOUT)
+            raise
+        except httpx.TransportError as error:
+            self.unknown |= not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+            raise
 
 
 def _counted(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:

@@ -1,6 +1,7 @@
 """The node's loop: take a message, answer it, look again."""
 
 import logging
+import random
 import signal
 import threading
 import time
@@ -21,26 +22,43 @@ logger = logging.getLogger("fcfl.node")
 
 @dataclass(frozen=True)
 class Polling:
-    """How often the node looks for a message: the longer none came, the longer the pause.
+    """How often the node looks for a message: often when one is due, the less often the longer none came.
 
-    Every look costs the coordinator a signature check and its database; what a pause adds to a round is at most
-    ``share`` of what the node waited anyway.
+    Every look costs the coordinator a signature check and its database. Rounds resemble each other: until half of the
+    time has passed that it took the last time, no message is expected.
 
     Attributes
     ----------
     busy, idle : float
         Seconds of the shortest and the longest pause.
     share : float
-        Length of a pause against the time since the last message.
+        Length of a pause against the time since the last message: what a pause adds to a round is at most that share of
+        what the node waited anyway.
+    jitter : float
+        By how much of itself a pause is longer or shorter, so that silos that were answered together do not stay so.
     """
 
     busy: float = 0.3
     idle: float = 3.0
-    share: float = 0.05
+    share: float = 0.1
+    jitter: float = 0.1
 
-    def wait(self, silence: float) -> float:
-        """Seconds until the next look after ``silence`` seconds without a message."""
-        return max(self.busy, min(self.idle, self.share * silence))
+    def wait(self, silence: float, usual: float = 0.0) -> float:
+        """Seconds until the next look.
+
+        Parameters
+        ----------
+        silence : float
+            Seconds since the last message.
+        usual : float
+            Seconds after which the next one came the last time; 0 if that is not known.
+        """
+        pause = max(self.busy, min(self.idle, self.share * silence))
+        return max(pause, min(self.idle, usual / 2 - silence))
+
+    def spread(self, seconds: float) -> float:
+        """Return a pause somewhat longer or shorter."""
+        return seconds * random.uniform(1 - self.jitter, 1 + self.jitter)  # noqa: S311 - spreads load, hides nothing
 
 
 class Answering(Protocol):
@@ -102,14 +120,18 @@ def serve(link: Link, worker: Answering, polling: Polling, stopping: threading.E
     NodeError
     Stopped
     """
-    served = float("-inf")
+    served, last, usual = float("-inf"), "", dict[str, float]()
     while not stopping.is_set():
         message = _pull(link)
         status.contact()
+        silence = time.monotonic() - served
         if message is None:
-            stopping.wait(polling.wait(time.monotonic() - served))
+            stopping.wait(polling.spread(polling.wait(silence, usual.get(last, 0.0))))
             continue
-        status.answering(message.metadata.message_type)
+        # After what kind of message it came.
+        usual[last] = silence
+        last = message.metadata.message_type
+        status.answering(last)
         try:
             _serve_one(link, worker, message)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import talib
 
 from data_prep.bars import Floats
 from data_prep.features.rolling import (
@@ -61,6 +60,8 @@ class Stretch:
 
 def price_features(x: Stretch) -> dict[str, Floats]:
     """Return the features of group price, each of shape (n,), not yet clipped; NaN where the window is not full."""
+    import talib  # slow, as it imports pandas
+
     log_close = np.log(x.close)
 
     def ret(days: int) -> Floats:
@@ -92,6 +93,8 @@ def price_features(x: Stretch) -> dict[str, Floats]:
 
 def technical_features(x: Stretch) -> dict[str, Floats]:
     """Return the features of group technical, each of shape (n,), not yet clipped; 0 where 42 days were flat."""
+    import talib  # slow, as it imports pandas
+
     h, lo, c = x.high, x.low, x.close
     gains = mean(np.maximum(x.r, 0.0), 14)
     losses = mean(np.maximum(-x.r, 0.0), 14)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.bars import Dates, Floats
+
+if TYPE_CHECKING:
+    # Commands that read no table do not wait for these imports.
+    import pandas as pd
 
 __all__ = [
     "COMMA",
@@ -68,6 +70,8 @@ class Numbers:
         suffixes : bool
             Whether an ending K, M or B multiplies by a thousand, a million or a milliard, as in volumes.
         """
+        import pandas as pd
+
         factor: Any = 1.0
         if suffixes:
             last = cells.str[-1:].str.upper()
@@ -118,6 +122,8 @@ class DateStyle:
 
     def parse(self, cells: pd.Series[str]) -> Dates:
         """Return the days, shape (n,), datetime64[D], NaT where a cell is not a day in this style."""
+        import pandas as pd
+
         if self.name == "" and (days := _iso_days(cells)) is not None:
             return days
         if self.name == "" and len(cells) and len(cells.iloc[0]) > 10:
@@ -133,6 +139,8 @@ class DateStyle:
 
 def _iso_days(cells: pd.Series[str]) -> Dates | None:
     """Read days written as YYYY-MM-DD at once, None if a cell is anything else."""
+    import pyarrow as pa
+
     try:
         days = pa.array(cells, pa.string()).cast(pa.date32())
     except pa.ArrowInvalid:

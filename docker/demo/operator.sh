@@ -21,10 +21,8 @@ admit() {
   install -m 0644 "$project/silos/$1.pub" "/nodes/$1.pub"
 }
 
-send_kit() {
-  fcfl provision export "$1" --project $project --out "/mail/$1/kit.new"
-  mv "/mail/$1/kit.new" "/mail/$1/kit"
-}
+make_kit() { fcfl provision export "$1" --project $project --out "/mail/$1/kit.new"; }
+send_kit() { mv "/mail/$1/kit.new" "/mail/$1/kit"; }
 
 if ! [ -e $project/federation.toml ]; then
   fcfl provision init $project --name demonstration --server proxy --port 8443 --server-name superlink
@@ -36,5 +34,7 @@ install -m 0644 $project/servers/proxy/current/server.crt /tls/server.new
 mv /tls/server.new /tls/server.crt
 each expect
 each admit
-each send_kit
+each make_kit
+# Together: a node that starts before the conductor has registered it is refused, and starts again.
 touch /nodes/complete
+each send_kit

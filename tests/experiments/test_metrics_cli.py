@@ -12,6 +12,7 @@ import pytest
 
 from server_app.config import RunConfig
 from server_app.run_folder import RunFolder
+from tests.experiments.tiny import fcfl as here
 from tests.server_app.report.conftest import epoch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +47,9 @@ def test_a_scraper_is_served_on_the_loopback_address_until_the_command_is_stoppe
         urllib.request.urlopen(address, timeout=30)
 
 
-def test_a_port_in_use_and_a_folder_without_a_run_are_one_line(run: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_folder_without_a_run_are_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -57,17 +60,17 @@ def test_a_port_in_use_and_a_folder_without_a_run_are_one_line(run: Path, tmp_pa
             (("run", "export", tmp_path / "nowhere", "--csv", tmp_path / "a.csv"), "history.jsonl: missing"),
             (("run", "export", run, "--csv", tmp_path / "no" / "a.csv"), "cannot be written"),
         ):
-            with fcfl(*arguments) as process:
-                _, error = process.communicate(timeout=60)
-            assert process.returncode == 2, error
+            assert here(monkeypatch, *arguments) == 2
+            error = capfd.readouterr().err
             assert said in error
             assert "Traceback" not in error
 
 
-def test_both_formats_are_written_at_once(run: Path, tmp_path: Path) -> None:
-    with fcfl("run", "export", run, "--csv", tmp_path / "a.csv", "--tensorboard", tmp_path / "events") as process:
-        out, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    assert out.count("1 epochs in") == 2
+def test_both_formats_are_written_at_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--csv", tmp_path / "a.csv", "--tensorboard", tmp_path / "events")
+    assert here(monkeypatch, "run", "export", run, *given) == 0
+    assert capfd.readouterr().out.count("1 epochs in") == 2
     assert (tmp_path / "a.csv").read_text().count("\n") == 2
     assert len(list((tmp_path / "events").iterdir())) == 1

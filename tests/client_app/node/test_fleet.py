@@ -11,7 +11,12 @@ import pytest
 from flwr.app import RecordDict
 from flwr.app.message import make_message
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesResponse
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeResponse,
+    DeactivateNodeResponse,
+    PullMessagesResponse,
+    PushMessagesResponse,
+)
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedResponse,
     ObjectTree,
@@ -120,8 +125,10 @@ def until(seconds: float = 60.0) -> float:
 def test_a_busy_or_absent_coordinator_is_asked_again(server: Server, link: FleetLink, passing: int) -> None:
     cut = httpx.ConnectError("refused")
     server.says("pull-messages", httpx.Response(passing), cut, httpx.ReadTimeout("slow"), proto(PullMessagesResponse()))
+    server.says("activate-node", proto(ActivateNodeResponse(node_id=5)))
+    server.says("deactivate-node", proto(DeactivateNodeResponse()))
     assert link.pull() is None
-    assert len(server.asked) == 4
+    assert server.asked[:4] == ["pull-messages"] * 4
 
 
 def test_waits_grow_and_are_spread(server: Server, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +327,62 @@ def test_a_push_session_that_ran_out_is_opened_again(server: Server, link: Fleet
     server.says("push-object", proto(PushObjectResponse(stored=False)), proto(PushObjectResponse(stored=True)))
     link.push(REPLY, 0.5, until())
     assert server.asked == ["push-messages", "push-object", "push-messages", "push-object"]
+
+
+def test_objects_that_a_lost_session_still_wants_are_sent_without_one(server: Server, link: FleetLink) -> None:
+    """The coordinator has begun to take the reply, so that the SuperLink opens no second session for it."""
+    wanted = set(get_all_nested_objects(REPLY))
+    server.says("push-messages", httpx.RemoteProtocolError("gone"), proto(PushMessagesResponse(session_id="new")))
+    server.says("push-object", proto(PushObjectResponse(stored=False)), proto(PushObjectResponse(stored=True)))
+    link.push(REPLY, 0.5, until())
+    assert server.asked[:2] == ["push-messages"] * 2
+    sent = [PushObjectRequest.FromString(body) for body in server.bodies[2:]]
+    assert {one.object_id for one in sent} == wanted
+    assert {one.session_id for one in sent} == {""}
+
+
+def test_a_session_that_ends_after_the_coordinator_began_to_take_the_reply_is_gone_on_with(
+    server: Server, link: FleetLink
+) -> None:
+    begun = proto(PushMessagesResponse(objects_to_push=[reply_id()], session_id="s"))
+    server.says("push-messages", begun, proto(PushMessagesResponse(session_id="new")))
+    server.says("push-object", proto(PushObjectResponse(stored=False)))
+    link.push(REPLY, 0.5, until())
+    sent = {PushObjectRequest.FromString(body).object_id for body in server.bodies[3:]}
+    assert sent == set(get_all_nested_objects(REPLY))
+
+
+@pytest.mark.parametrize(
+    ("failure", "anew"),
+    [
+        (httpx.RemoteProtocolError("gone"), True),
+        (httpx.ReadTimeout("slow"), True),
+        (httpx.Response(502), True),
+        (httpx.ConnectError("refused"), False),
+        (httpx.Response(503), False),
+    ],
+)
+def test_a_pull_whose_answer_may_have_been_lost_is_told_by_connecting_anew(
+    server: Server, link: FleetLink, failure: httpx.Response | Exception, *, anew: bool
+) -> None:
+    """A message that was in the answer is delivered to nobody again unless the coordinator sends it once more."""
+    server.says("activate-node", proto(ActivateNodeResponse(node_id=5)))
+    server.says("deactivate-node", proto(DeactivateNodeResponse()))
+    link.activate(b"key", lambda _: None, 0.0)
+    server.says("pull-messages", failure, proto(PullMessagesResponse()))
+    assert link.pull() is None
+    assert server.asked[3:] == (["deactivate-node", "activate-node"] if anew else [])
+    assert server.bodies[-1 if anew else 0] == server.bodies[0]
+    assert link.node_id == 5
+
+
+def test_a_node_that_could_not_leave_stays_connected_as_it_was(server: Server, link: FleetLink) -> None:
+    server.says("activate-node", proto(ActivateNodeResponse(node_id=5)), NOT_IN)
+    server.says("deactivate-node", httpx.ReadTimeout("slow"))
+    link.activate(b"key", lambda _: None, 0.0)
+    server.says("pull-messages", httpx.ReadTimeout("slow"), proto(PullMessagesResponse()))
+    assert link.pull() is None
+    assert link.node_id == 5
 
 
 REPLY = reply_to(request(), b"masked")

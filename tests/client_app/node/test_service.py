@@ -76,7 +76,7 @@ def stopping() -> Waits:
 
 
 def run(link: Link, home: Path, worker: Echo | None = None) -> None:
-    serve(link, worker or Echo(), Polling(0.3, 3.0), link.stopping, Status(home))
+    serve(link, worker or Echo(), Polling(0.3, 3.0, jitter=0.0), link.stopping, Status(home))
 
 
 def test_messages_are_answered_one_after_the_other(stopping: Waits, tmp_path: Path) -> None:
@@ -92,11 +92,31 @@ def test_the_node_looks_often_while_messages_come_and_seldom_otherwise(stopping:
     assert stopping.waits[:2] == [3.0, 0.3]
 
 
-@given(st.floats(0, 1e9))
-def test_a_pause_stays_in_its_bounds_and_adds_little_to_a_long_wait(silence: float) -> None:
-    pause = Polling().wait(silence)
+@given(st.floats(0, 1e9), st.floats(0, 1e9))
+def test_a_pause_stays_in_its_bounds_and_adds_little_to_a_long_wait(silence: float, usual: float) -> None:
+    pause = Polling().wait(silence, usual)
     assert 0.3 <= pause <= 3.0
-    assert pause <= max(0.3, 0.05 * silence)
+    assert pause <= max(0.3, 0.1 * silence, usual / 2 - silence)
+    assert pause <= Polling().wait(silence, 2 * usual)
+
+
+@given(st.floats(0, 60), st.floats(1, 60))
+def test_rounds_of_one_length_are_met_with_few_looks_and_little_delay(early: float, usual: float) -> None:
+    """The message of the next round comes somewhat earlier or later than that of the last one."""
+    comes, now, looks = usual * (0.6 + early / 75), 0.0, 0
+    while now < comes:
+        now, looks = now + Polling().wait(now, usual), looks + 1
+    assert now - comes <= max(0.3, 0.1 * comes)
+    without, blind = 0.0, 0
+    while without < comes:
+        without, blind = without + Polling().wait(without), blind + 1
+    assert looks <= blind
+
+
+def test_pauses_are_spread(stopping: Waits, tmp_path: Path) -> None:
+    serve(Link(stopping, *[None] * 50), Echo(), Polling(1.0, 1.0), stopping, Status(tmp_path))
+    assert len(set(stopping.waits)) > 40
+    assert all(0.9 <= pause <= 1.1 for pause in stopping.waits)
 
 
 def test_a_lost_message_or_reply_does_not_end_the_node(

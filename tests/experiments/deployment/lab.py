@@ -140,7 +140,8 @@ class Lab:
 
     def node(self, number: int) -> subprocess.Popen[bytes]:
         home = self.homes[number]
-        return self.start(home.name, sys.executable, "-m", "client_app.node", home, "--busy", "1", "--idle", "1")
+        hasty = Path(__file__).with_name("hasty.py")
+        return self.start(home.name, sys.executable, hasty, home, "--busy", "0.5", "--idle", "0.5")
 
     def conduct(self, name: str, settings: Mapping[str, Any]) -> Path:
         """Conduct a run in a process of its own; return its folder."""

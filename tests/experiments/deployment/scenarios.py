@@ -2,8 +2,10 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,7 +45,10 @@ SCENARIOS = (
     Scenario("test_the_proxy_killed_and_started_again", "proxy killed, started again"),
     Scenario("test_the_server_app_killed", "ServerApp killed while shares come in"),
     Scenario("test_the_executor_killed", "the ServerApp's executor and the ServerApp killed"),
-    Scenario("test_a_node_killed_and_started_again", "a silo's node killed in training, started again"),
+    Scenario("test_a_node_killed_at_work_on_a_message[enrol]", "a silo's node killed as it enrols, started again"),
+    Scenario("test_a_node_killed_at_work_on_a_message[join]", "the same while it makes its keys for an epoch"),
+    Scenario("test_a_node_killed_at_work_on_a_message[train]", "the same in training"),
+    Scenario("test_a_node_killed_at_work_on_a_message[unmask]", "the same while it gives its shares"),
     Scenario("test_the_conductor_killed_and_the_command_given_again", "`fcfl run conduct` killed, given again"),
     Scenario("test_everything_killed_and_started_again", "every process killed at once, started again"),
     Scenario("test_power_lost_between_ledger_and_reply", "a silo loses power between ledger entry and reply"),
@@ -72,23 +77,55 @@ full = pytest.mark.skipif(not os.environ.get(ENABLED), reason=f"set {ENABLED}=1,
 
 
 def note(test: str, outcome: str) -> None:
-    """Write the outcome of one scenario."""
+    """Write the outcome of one scenario, when it was, and of which state of the code."""
     if os.environ.get(ENABLED):
         OUTCOMES.mkdir(parents=True, exist_ok=True)
-        told = {"test": test, "outcome": outcome, "fcfl": version("fcfl"), "flwr": version("flwr")}
+        told = {
+            "test": test,
+            "outcome": outcome,
+            "fcfl": version("fcfl"),
+            "flwr": version("flwr"),
+            "run": f"{datetime.now(UTC):%Y-%m-%d}, {state()}",
+        }
         (OUTCOMES / f"{test}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def table(outcomes: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the table of all scenarios, with the outcome of those that ran."""
-    lines = ["| what happens | outcome | test |", "|---|---|---|"]
+def state() -> str:
+    """Name the state of the code by its commit, with a plus if it was changed since."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=8"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "no commit"
+
+
+def shown(scenario: Scenario) -> str:
+    """Name of a scenario's test as the table has it."""
+    name, bracket, case = scenario.test.partition("[")
+    return f"`{name}`{f', {case[:-1]}' if bracket else ''}"
+
+
+def table(outcomes: Mapping[str, Mapping[str, str]], before: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """Return the table of all scenarios: of those that ran, the outcome; of others what an earlier table says.
+
+    Parameters
+    ----------
+    outcomes : mapping
+        By the name of the test.
+    before : mapping, optional
+        Outcome and time of a run in an earlier table, by the name of the test as it is shown.
+    """
+    lines = ["| what happens | outcome | test | run |", "|---|---|---|---|"]
     for scenario in SCENARIOS:
-        found = outcomes.get(scenario.test, {}).get("outcome", "not run")
-        name, bracket, case = scenario.test.partition("[")
-        shown = f"`{name}`{f', {case[:-1]}' if bracket else ''}"
-        lines.append(f"| {scenario.what} | {found} | {shown} |")
+        found, old = outcomes.get(scenario.test), (before or {}).get(shown(scenario), ("not run", "–"))
+        outcome, when = (found["outcome"], found["run"]) if found else old
+        lines.append(f"| {scenario.what} | {outcome} | {shown(scenario)} | {when} |")
     versions = sorted({f"fcfl {o['fcfl']}, Flower {o['flwr']}" for o in outcomes.values()})
     return "\n".join([*lines, "", f"Run with {'; '.join(versions) or 'no version yet'}."])
+
+
+def rows(made: str) -> dict[str, tuple[str, str]]:
+    """Read outcome and time of a run from a table, by the name of the test as it is shown."""
+    cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in made.splitlines() if line.startswith("| "))
+    return {cell[2]: (cell[1], cell[3]) for cell in cells if len(cell) == 4}
 
 
 def read(folder: Path) -> dict[str, dict[str, str]]:
@@ -101,8 +138,9 @@ def main() -> None:
     """Put the table of the scenarios that ran between the marks of the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    DOCUMENT.write_text(f"{head}{BEGIN}\n{table(read(OUTCOMES))}\n{END}{tail}", encoding="utf-8")
+    old, _, tail = rest.partition(END)
+    made = table(read(OUTCOMES), rows(old))
+    DOCUMENT.write_text(f"{head}{BEGIN}\n{made}\n{END}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from rich.console import Console
 from client_app.node.errors import NodeError
 from client_app.node.fleet import connect
 from client_app.node.settings import Connection, load_connection
-from data_prep.prepare import FederationSpec, prepare_synthetic
 from experiments.deployment.conduct import Patience, conduct_deployed
 from experiments.deployment.control import control, node_key
 from experiments.flower import APP, stop
@@ -29,6 +28,7 @@ from experiments.silos import make_silos
 from experiments.training import run_in_process
 from privacy.ledger import verify
 from tests.experiments.deployment.lab import Lab, deployed, wait
+from tests.experiments.tiny import write_samples
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ app = ClientApp()
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return prepare_synthetic(tmp_path_factory.mktemp("market"), FederationSpec(silos=SILOS), tickers=12)
+    return sorted(write_samples(tmp_path_factory.mktemp("market") / "samples", SILOS).iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +137,8 @@ def test_a_server_of_another_authority_is_refused(lab: Lab, tmp_path: Path) -> N
 
 
 def test_a_node_killed_in_training_and_one_stopped_in_training_come_back_and_the_run_goes_on(lab: Lab) -> None:
-    # Three silos are the least that can unmask: every epoch that lacks one is abandoned, and costs whoever trained.
-    # More steps take longer, so that a node can be met while it trains. What a killed node had taken is answered by
-    # nobody: the coordinator sees it offline, or waits until the deadline.
+    # Three silos are the least that can unmask: an epoch that lacks one is abandoned. More steps take longer, so that a
+    # node can be met while it trains. What it had taken is sent to it again once it has come back.
     settings = {**SETTINGS, "max-abandoned": 1000, "local.steps": 50, "rounds": 8, "deadline.train": 120.0}
     run = lab.conduct("killed", settings)
     node, family = training(lab, 0)
@@ -157,8 +156,14 @@ def test_a_node_killed_in_training_and_one_stopped_in_training_come_back_and_the
     assert_gone(family)
     assert lab.events(1)[-1] == "stopped"
     lab.node(1)
-    # The last line may be half written.
-    wait(lambda: '"status": "completed"' in (run / "history.jsonl").read_text(), lab.log("conduct"))
+    wait(lambda: sum("connected" in event for event in lab.events(1)) == 2, lab.log(lab.homes[1].name))
+
+    def done() -> int:
+        history = run / "history.jsonl"
+        return history.read_text().count('"status": "completed"') if history.exists() else 0
+
+    before = done()
+    wait(lambda: done() > before, lab.log("conduct"))
     stop(lab.running["conduct"])
     for home in lab.homes:
         # An epoch that is charged twice, or a run beyond its budget, is an error here.

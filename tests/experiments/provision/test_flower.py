@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from flwr.proto.control_pb2 import ListNodesRequest
 
+from experiments.deployment.control import Coordinator, control
 from experiments.flower import free_port, process
 from experiments.provision import moments
 from experiments.provision.enrolment import install, make_request, open_kit
@@ -61,10 +63,8 @@ class Flower:
         ]
 
     def nodes(self) -> dict[int, str]:
-        code, text = self.flwr("supernode", "list")
-        assert code == 0, text
-        assert "nodes" in text, text
-        return {int(node["node-id"]): node["status"] for node in json.loads(text)["nodes"]}
+        with control(Coordinator(f"127.0.0.1:{self.port}", self.home / "ca.crt")) as client:
+            return {node.node_id: node.status for node in client.ListNodes(ListNodesRequest()).nodes_info}
 
 
 def tool(name: str) -> str:

@@ -1,0 +1,1 @@
+"""Rounds over a real SuperLink with TLS: stock Flower's nodes beside this project's."""
