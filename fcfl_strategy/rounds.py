@@ -156,13 +156,17 @@ def plan_training(settings: Settings, state: RunState, records: Mapping[str, int
 
 def plan_evaluation(settings: Settings, state: RunState, records: Mapping[str, int]) -> ReleasePlan:
     """Plan an epoch that only sums the metrics of the served model ``w``; training is charged nothing."""
-    served = state.server.weights.astype(np.float32)
     return replace(
         plan_training(settings, state, records),
         purpose="evaluate",
         splits=("validation", "test"),
-        point_hash=digest(served),
+        point_hash=digest(served(settings, state).astype(np.float32)),
     )
+
+
+def served(settings: Settings, state: RunState) -> NDArray[np.float64]:
+    """Return the weights that the run serves."""
+    return state.server.weights
 
 
 def unscaled(settings: Settings, state: RunState) -> bool:
