@@ -19,9 +19,14 @@ from secagg.pins import PinnedRoster
 from server_app.config import ConfigError, RunConfig
 
 
+def network() -> Mlp:
+    """Return the network of every run."""
+    return Mlp(FEATURES, HIDDEN)
+
+
 def initial_weights(config: RunConfig) -> NDArray[np.float32]:
     """Public initial model: seeded, output layer zero, so that the run begins at the zero forecast."""
-    return Mlp(FEATURES, HIDDEN).initial_parameters(config.whole("model-seed"))
+    return network().initial_parameters(config.whole("model-seed"))
 
 
 def settings_of(config: RunConfig, run_id: bytes) -> Settings:
