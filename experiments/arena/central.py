@@ -15,7 +15,7 @@ BATCH = 256
 DECAY = 0.999
 """Of the average of the iterates, which is what is evaluated and kept."""
 PATIENCE = 3
-NO_CLIP = 1e9
+NO_CLIP = 1e6
 
 
 def train_central(model: Mlp, silos: Sequence[Sample], *, passes: int, seed: int = 2025) -> NDArray[np.float32]:

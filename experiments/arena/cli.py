@@ -68,7 +68,7 @@ def _show(name: str, root: Path, markdown: Path | None) -> None:
     for sheet in made:
         table = Table(title=sheet.title, title_justify="left", box=None, pad_edge=False)
         for number, head in enumerate(sheet.head):
-            table.add_column(head, justify="right" if number else "left", no_wrap=number > 0)
+            table.add_column(head, justify="right" if number else "left", no_wrap=True)
         for row in sheet.rows:
             table.add_row(*row)
         # Figures that are cut off say nothing.

@@ -1,5 +1,6 @@
 """One run of the arena, as a task that any process can do and that is done once."""
 
+import base64
 import functools
 import time
 from collections.abc import Mapping
@@ -64,7 +65,8 @@ class Run:
         dict
             ``rounds``: for every round the coordinator's history and ``served`` and ``broadcast``, the metrics by
             split of the weights that would be served after it and of the point that was broadcast in it; ``failed``:
-            why it could not go on, or None; epsilon of the silo that spent most; seconds.
+            why it could not go on, or None; epsilon of the silo that spent most; seconds; and, of a run that is
+            reported, ``weights``: what it serves, for `weights_of`.
         """
         began, cpu = time.perf_counter(), time.process_time()
         samples = samples_in(self.data.folder)
@@ -85,9 +87,19 @@ class Run:
             "rounds": found,
             "failed": failed,
             "epsilon_of_silos": 0.0 if last is None else _largest_epsilon(settings, last),
+            "weights": None if last is None or "test" not in self.splits else _written(settings, last),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - cpu,
         }
+
+
+def _written(settings: Settings, last: Epoch) -> str:
+    return base64.b64encode(rounds.served(settings, last.state).astype("<f4").tobytes()).decode()
+
+
+def weights_of(result: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Return the weights that a reported run serves, shape (p,)."""
+    return np.frombuffer(base64.b64decode(result["weights"]), dtype="<f4")
 
 
 def _largest_epsilon(settings: Settings, last: Epoch) -> float:

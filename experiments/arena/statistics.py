@@ -7,8 +7,8 @@ from statistics import fmean, variance
 
 import numpy as np
 
-_POINTS = 2001
-_BISECTIONS = 60
+_POINTS = 401
+_BISECTIONS = 45
 
 
 @dataclass(frozen=True)

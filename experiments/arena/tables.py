@@ -146,7 +146,7 @@ def _case(title: str, rows: pd.DataFrame, facts: Mapping[str, object]) -> Sheet:
     told = [name for name in PAPER if any(name in figures[method.method] for method in methods)]
     head += tuple(f"paper {PAPER[name]}" for name in told)
     lines = [
-        _line(method, skills, rival) + tuple(f"{figures[method.method].get(name, math.nan):g}" for name in told)
+        _line(method, skills, rival) + tuple(f"{figures[method.method].get(name, '')}" for name in told)
         for method in methods
     ]
     references = rows[(rows.role == "reference") & (rows.split == "test")]
