@@ -61,15 +61,33 @@ def metric_sums(
         batch = torch.from_numpy(np.array(features[rows], dtype=np.float32))
         forecast = _forecasts(model, weights, batch, target_scale)
         actual = np.asarray(targets[rows], dtype=np.float64) * target_scale
-        sums["count"] += len(actual)
-        sums["sse"] += _squared(forecast - actual)
-        sums["sae"] += float(np.sum(np.fmin(np.abs(forecast - actual), 1.0)))
-        sums["hits"] += float(np.sum(_hits(forecast, actual)))
-        sums["sse_zero"] += _squared(actual)
-        if truth is not None:
-            sums["count_optimal"] += len(actual)
-            sums["sse_optimal"] += _squared(np.asarray(truth[rows], dtype=np.float64) - actual)
+        part = forecast_sums(forecast, actual, None if truth is None else truth[rows])
+        sums = {name: value + part[name] for name, value in sums.items()}
     return sums
+
+
+def forecast_sums(
+    forecast: NDArray[np.float64], actual: NDArray[np.float64], truth: NDArray[np.float32] | None
+) -> dict[str, float]:
+    """Sum the metrics of forecasts, whatever made them: as `metric_sums`.
+
+    Parameters
+    ----------
+    forecast, actual : ndarray of float64, shape (n,)
+        Finite, in raw log-return units.
+    truth : ndarray of float32, shape (n,), optional
+        The optimal forecast.
+    """
+    known = truth is not None
+    return {
+        "count": float(len(actual)),
+        "sse": _squared(forecast - actual),
+        "sae": float(np.sum(np.fmin(np.abs(forecast - actual), 1.0))),
+        "hits": float(np.sum(_hits(forecast, actual))),
+        "sse_zero": _squared(actual),
+        "count_optimal": float(len(actual)) if known else 0.0,
+        "sse_optimal": _squared(np.asarray(truth, dtype=np.float64) - actual) if known else 0.0,
+    }
 
 
 def noised_sums(

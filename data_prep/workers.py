@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from data_prep.errors import DataError
 
-__all__ = ["Workers", "usable_cores"]
+__all__ = ["Workers", "end_with_parent", "usable_cores"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -123,6 +123,11 @@ def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
 def _begin() -> None:
     """Leave Ctrl-C to the process that started this one, and end when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Let this process end when the one that started it does, however that ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -14,6 +14,8 @@ from rich.table import Table
 
 from client_app.errors import SiloError
 from data_prep.errors import DataError
+from experiments.arena.cli import experiment_cli
+from experiments.arena.errors import StudyError
 from experiments.deployment.cli import conduct
 from experiments.fetch_cli import fetch_cli
 from experiments.market_cli import (
@@ -39,7 +41,17 @@ from secagg.errors import SecAggError
 from server_app.config import KEYS, ConfigError, RunConfig
 from server_app.report.data import ReportError
 
-EXPECTED = (ConfigError, DataError, PrivacyError, ProvisionError, ReportError, RunError, SecAggError, SiloError)
+EXPECTED = (
+    ConfigError,
+    DataError,
+    PrivacyError,
+    ProvisionError,
+    ReportError,
+    RunError,
+    SecAggError,
+    SiloError,
+    StudyError,
+)
 
 cli = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 data_cli = typer.Typer(no_args_is_help=True, help="Judge price files and prepare samples from them.")
@@ -56,6 +68,7 @@ GROUPS = {
     "provision": provision_cli,
     "ledger": ledger_cli,
     "secagg": secagg_cli,
+    "experiment": experiment_cli,
 }
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)

@@ -1,6 +1,7 @@
 """From a validated configuration to what the strategy needs: calibrate the noise, fix the terms."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +25,20 @@ from secagg.pins import PinnedRoster
 from server_app.config import ConfigError, RunConfig
 
 
+def network() -> Mlp:
+    """Return the network of every run, with its weights as parameters."""
+    return Mlp(FEATURES, HIDDEN)
+
+
+def model(config: RunConfig) -> Mlp:
+    """Return the network in the coordinates that a run trains it in (errata E28)."""
+    metric = Metric(config.exponents, config.real("metric.damping"), config.whole("model-seed"))
+    return replace(network(), metric=metric)
+
+
 def initial_weights(config: RunConfig) -> NDArray[np.float32]:
     """Public initial model: seeded, output layer zero, so that the run begins at the zero forecast."""
-    return Mlp(FEATURES, HIDDEN, metric_of(config)).initial_parameters(config.whole("model-seed"))
-
-
-def metric_of(config: RunConfig) -> Metric:
-    """Return the coordinates of the parameters (errata E28)."""
-    return Metric(config.exponents, config.real("metric.damping"), config.whole("model-seed"))
+    return model(config).initial_parameters(config.whole("model-seed"))
 
 
 def settings_of(config: RunConfig, run_id: bytes) -> Settings:
@@ -83,7 +90,7 @@ def settings_of(config: RunConfig, run_id: bytes) -> Settings:
         min_probability=config.real("participation.min-probability"),
         features=FEATURES,
         hidden=HIDDEN,
-        metric=metric_of(config),
+        metric=model(config).metric,
         noise_seed=seed if seed >= 0 else None,
         metrics=config.flag("eval.metrics"),
         scaling_noise=_noise_of(calibration, config.real("dp.scaling-share"), 1),
