@@ -32,6 +32,7 @@ def dump(state: RunState) -> bytes:
     scalars = {
         "schema": SCHEMA,
         "noise_moment": server.noise_moment.hex(),
+        "first_noise": server.first_noise.hex(),
         "updates": server.updates,
         "rounds": state.rounds,
         "epoch": state.epoch,
@@ -111,6 +112,7 @@ def _state(arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any]) -> Ru
             second_moment=arrays["second_moment"],
             noise_moment=float.fromhex(scalars["noise_moment"]),
             updates=scalars["updates"],
+            first_noise=float.fromhex(scalars["first_noise"]),
         ),
         control_total=arrays["control_total"],
         rounds=scalars["rounds"],

@@ -27,6 +27,8 @@ class ServerState:
         Moving average of the known noise variance of one coordinate of the update, weighted as the second moment.
     updates : int
         ``t_k`` of eq. 8: completed rounds with at least one contributor.
+    first_noise : float
+        Known noise variance of one coordinate of the first moment.
     """
 
     weights: Vector
@@ -35,6 +37,7 @@ class ServerState:
     second_moment: Vector
     noise_moment: float
     updates: int
+    first_noise: float = 0.0
 
 
 def init(weights: NDArray[np.floating]) -> ServerState:

@@ -44,6 +44,12 @@ class ServerUpdate(ServerRule):
     trust_region : float
         Largest step of a coordinate, as a multiple of the RMS of the weights; 0 switches it off.
         Required with ``raw`` (errata E3).
+    shrinkage : bool
+        Multiply the step of each block by ``max(0, 1 - d v / ||m||^2)``, where ``d`` is its size and ``v`` the known
+        noise variance of a coordinate of its first moment ``m``: the positive-part estimator of James and Stein (1961)
+        around no step. Steps end by themselves where only noise is left, so that no decay has to be tuned.
+    blocks : tuple of int
+        Sizes of the blocks, in order; needed for shrinkage.
     """
 
     momentum: float = 0.5
@@ -56,6 +62,8 @@ class ServerUpdate(ServerRule):
     noise_corrected: bool = False
     jitter: float = 1e-8
     trust_region: float = 0.0
+    shrinkage: bool = False
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.jitter > 0:
@@ -83,7 +91,10 @@ class ServerUpdate(ServerRule):
         correct1 = 1 - beta1**count if self.bias_correction else 1.0
         correct2 = 1 - beta2**count if self.bias_correction else 1.0
 
+        first_noise = beta1**2 * state.first_noise + (1 - beta1) ** 2 * noise_variance
         step = self.step_size * first / correct1
+        if self.shrinkage:
+            step = step * self._kept(first, first_noise)
         if self.preconditioner != "none":
             variance = second / correct2
             if self.noise_corrected:
@@ -107,4 +118,15 @@ class ServerUpdate(ServerRule):
             second_moment=second,
             noise_moment=noise,
             updates=count,
+            first_noise=first_noise,
         )
+
+    def _kept(self, moment: Vector, variance: float) -> Vector:
+        """Share of each coordinate's step that shrinkage leaves, equal in a block."""
+        if sum(self.blocks) != len(moment):
+            raise ValueError(f"server.shrinkage: blocks of {sum(self.blocks)} values, the model has {len(moment)}")
+        parts = np.split(moment, np.cumsum(self.blocks)[:-1])
+        energies = np.array([float(part @ part) for part in parts])
+        noise = np.array(self.blocks) * variance
+        shares = 1.0 - np.divide(noise, energies, out=np.ones(len(parts)), where=energies > noise)
+        return np.repeat(shares, self.blocks)

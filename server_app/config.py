@@ -120,6 +120,7 @@ KEYS: Mapping[str, Key] = {
     "server.preconditioner": Key("normalised", "diagonal preconditioner", choices=("none", "normalised", "raw")),
     "server.noise-corrected": Key(False, "subtract the known noise variance from v"),
     "server.jitter": Key(1e-8, "epsilon_p", above=0, high=1),
+    "server.shrinkage": Key(False, "shrink each layer's step by its known share of noise (James-Stein)"),
     "server.trust-region": Key(0.0, "largest step relative to the RMS of the weights; 0: off", low=0, high=1e9),
     "server.averaging": Key(
         0.0,

@@ -29,6 +29,7 @@ PARTS: Mapping[str, Value] = {
     "server.noise-corrected": False,
     "server.jitter": 1e-8,
     "server.trust-region": 0.0,
+    "server.shrinkage": False,
     "participation.drift-penalty": 0.0,
     "adaptive.step-size": 0.01,
     "adaptive.tau": 1e-3,

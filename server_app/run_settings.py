@@ -223,4 +223,6 @@ def _update(config: RunConfig) -> ServerUpdate:
         noise_corrected=config.flag("server.noise-corrected"),
         jitter=config.real("server.jitter"),
         trust_region=config.real("server.trust-region"),
+        shrinkage=config.flag("server.shrinkage"),
+        blocks=tuple(network().sizes),
     )

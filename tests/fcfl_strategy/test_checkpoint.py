@@ -93,7 +93,7 @@ def test_every_field_of_the_state_is_kept() -> None:
     state = make_state(make_settings())
     changed = replace(
         state,
-        server=replace(state.server, noise_moment=0.1, updates=3),
+        server=replace(state.server, noise_moment=0.1, updates=3, first_noise=0.2),
         control_total=state.control_total + 1,
         average=state.average + 2,
         control_spread=1.25,

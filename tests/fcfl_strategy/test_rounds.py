@@ -53,7 +53,10 @@ def step(settings_: Settings, state: RunState, contributors: int = 2) -> RunStat
 def optimiser(state: RunState) -> list[bytes]:
     server = state.server
     vectors = server.weights, server.previous, server.first_moment, server.second_moment, state.control_total
-    return [*(vector.tobytes() for vector in vectors), repr((server.noise_moment, server.updates)).encode()]
+    return [
+        *(vector.tobytes() for vector in vectors),
+        repr((server.noise_moment, server.updates, server.first_noise)).encode(),
+    ]
 
 
 # --- the plan ---------------------------------------------------------------------------------------

@@ -268,3 +268,48 @@ def test_init_takes_a_copy_of_the_weights() -> None:
 def test_an_update_that_is_no_finite_vector_of_the_model_is_refused(bad: np.ndarray[Any, Any]) -> None:
     with pytest.raises(ValueError, match="finite vector of the size of the model"):
         ServerUpdate().update(init(np.zeros(2)), bad)
+
+
+def shrinking(**changes: Any) -> ServerUpdate:
+    values: dict[str, Any] = {"preconditioner": "none", "lookahead": 0.0, "shrinkage": True, "blocks": (400, 600)}
+    return ServerUpdate(**(values | changes))
+
+
+def test_the_known_noise_of_the_first_moment_is_its_measured_variance() -> None:
+    rng = np.random.default_rng(5)
+    rule = shrinking(momentum=0.8)
+    state = init(np.zeros(1000))
+    for _ in range(60):
+        state = rule.update(state, rng.normal(0, 2.0, 1000), 4.0)
+    assert state.first_noise == pytest.approx(4.0 * (1 - 0.8) / (1 + 0.8), rel=1e-6)
+    assert float(np.var(state.first_moment)) == pytest.approx(state.first_noise, rel=0.2)
+
+
+def test_shrinkage_stops_blocks_of_noise_and_lets_signal_pass() -> None:
+    rng = np.random.default_rng(6)
+    noise = rng.normal(0, 1.0, 1000)
+    signal = np.concatenate([np.full(400, 10.0), np.zeros(600)])
+    rule = shrinking(momentum=0.0)
+    state = rule.update(init(np.zeros(1000)), signal + noise, 1.0)
+    moved = state.weights
+    assert moved[:400] == pytest.approx((signal + noise)[:400], rel=0.03)
+    assert np.linalg.norm(moved[400:]) < 0.2 * np.linalg.norm(noise[400:])
+    whole = shrinking(momentum=0.0, shrinkage=False).update(init(np.zeros(1000)), signal + noise, 1.0).weights
+    assert np.linalg.norm(moved - signal) < np.linalg.norm(whole - signal)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_shrinkage_never_turns_or_lengthens_a_step(first: float, second: float, variance: float) -> None:
+    update = np.array([first, second, -second])
+    whole = shrinking(shrinkage=False).update(init(np.zeros(3)), update, variance).weights
+    shrunk = shrinking(blocks=(1, 2)).update(init(np.zeros(3)), update, variance).weights
+    assert (np.abs(shrunk) <= np.abs(whole)).all()
+    assert (shrunk * whole >= 0).all()
+
+
+def test_without_noise_nothing_is_shrunk_and_blocks_that_do_not_fit_are_refused() -> None:
+    update = np.arange(1000.0)
+    whole = shrinking(shrinkage=False).update(init(np.zeros(1000)), update).weights
+    np.testing.assert_array_equal(shrinking().update(init(np.zeros(1000)), update).weights, whole)
+    with pytest.raises(ValueError, match="blocks of 1000 values, the model has 3"):
+        shrinking().update(init(np.zeros(3)), np.ones(3))

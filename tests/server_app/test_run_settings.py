@@ -148,6 +148,7 @@ def test_every_setting_of_the_configuration_reaches_the_run() -> None:
         "server.noise-corrected": True,
         "server.jitter": 1.5e-8,
         "server.trust-region": 0.66,
+        "server.shrinkage": True,
         "participation.cohort": 10.25,
         "participation.min-probability": 0.12,
         "participation.drift-penalty": 0.13,
