@@ -224,5 +224,5 @@ def _update(config: RunConfig) -> ServerUpdate:
         jitter=config.real("server.jitter"),
         trust_region=config.real("server.trust-region"),
         shrinkage=config.flag("server.shrinkage"),
-        blocks=tuple(network().sizes),
+        blocks=tuple(network().sizes) if config.flag("server.shrinkage") else (),
     )
