@@ -1,5 +1,6 @@
 # make demo   set everything up, train over 20 simulated silos, write a report
 # make test   set everything up, lint, type-check, test
+# make bench-round   wall and CPU time of a whole run, stage by stage, without masks and with them
 # make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
 # make scaling-study   public scaling of the features against private means and variances, in runs/scaling
 # make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
@@ -8,7 +9,6 @@
 # make bench-dp   CPU time of one DP-SGD step beside plain autograd, Opacus and torch.func
 # make compose-demo   20 silos, proxy and coordinator as containers; report in runs/compose
 # make compose-test   4 silos as containers, attacked and killed
-# make bench-round   wall and CPU time of a whole run, stage by stage, without masks and with them
 # make bench-data   ticker-years per second of the check and of the preparation of price files
 
 PYTHON ?= python3
@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 # Folders of real price files (and of macro and factor files) for the demo, separated by blanks.
 DATA ?=
 
-.PHONY: demo test lint types unit recovery bench-dp bench-secagg bench-round bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
+.PHONY: demo test lint types unit recovery bench-dp bench-secagg bench-data secagg-schedules audit scaling-study images compose-demo compose-test clean
 
 # torch first and exactly: a looser requirement may resolve to a build of several gigabytes.
 $(VENV)/.ready: pyproject.toml
@@ -48,9 +48,6 @@ bench-dp: $(VENV)/.ready
 bench-secagg: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.secagg
 
-bench-round: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.round
-
 secagg-schedules: $(VENV)/.ready
 	FCFL_SCHEDULES=2000 FCFL_PARTIES=30 $(BIN)/python -m pytest tests/secagg/test_schedules.py
 
@@ -61,6 +58,10 @@ recovery: $(VENV)/.ready
 
 bench-data: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.data_prep
+
+.PHONY: bench-round
+bench-round: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.round
 
 audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit

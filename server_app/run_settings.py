@@ -19,14 +19,9 @@ from secagg.pins import PinnedRoster
 from server_app.config import ConfigError, RunConfig
 
 
-def network() -> Mlp:
-    """Return the network of every run."""
-    return Mlp(FEATURES, HIDDEN)
-
-
 def initial_weights(config: RunConfig) -> NDArray[np.float32]:
     """Public initial model: seeded, output layer zero, so that the run begins at the zero forecast."""
-    return network().initial_parameters(config.whole("model-seed"))
+    return Mlp(FEATURES, HIDDEN).initial_parameters(config.whole("model-seed"))
 
 
 def settings_of(config: RunConfig, run_id: bytes) -> Settings:
@@ -182,3 +177,8 @@ def _update(config: RunConfig) -> ServerUpdate:
         jitter=config.real("server.jitter"),
         trust_region=config.real("server.trust-region"),
     )
+
+
+def network() -> Mlp:
+    """Return the network of every run, in its plain coordinates."""
+    return Mlp(FEATURES, HIDDEN)
