@@ -1,5 +1,6 @@
 # make demo   set everything up, train over 20 simulated silos, write a report
 # make test   set everything up, lint, type-check, test
+# make bench-round   wall and CPU time of a whole run, stage by stage, without masks and with them
 # make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
 # make scaling-study   public scaling of the features against private means and variances, in runs/scaling
 # make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
@@ -63,6 +64,10 @@ recovery: $(VENV)/.ready
 
 bench-data: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.data_prep
+
+.PHONY: bench-round
+bench-round: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks.round
 
 audit: $(VENV)/.ready
 	$(BIN)/python -m experiments.audit

@@ -7,8 +7,8 @@ from statistics import fmean, variance
 
 import numpy as np
 
-_POINTS = 401
-_BISECTIONS = 45
+_POINTS = 2001
+_BISECTIONS = 40
 
 
 @dataclass(frozen=True)

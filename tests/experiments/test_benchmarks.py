@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from experiments.benchmarks import data_prep, dp_step
+from experiments.benchmarks import round as round_benchmark
 from experiments.benchmarks.secagg import __main__ as secagg_benchmark
 from privacy.mlp import Mlp
 from privacy.mlp_kernel import clip_limit
@@ -102,3 +103,28 @@ def test_the_benchmark_of_the_preparation_prints_both_stages_and_the_goal() -> N
     assert "check " in text
     assert "prepare, check included" in text
     assert "1,000 ticker-years / s" in text
+
+
+@pytest.mark.slow
+def test_a_run_of_one_round_prints_its_stages_once_without_masks_and_once_with_them() -> None:
+    out = Console(file=io.StringIO(), width=140)
+    round_benchmark.main(["--rounds", "1", "--silos", "3", "--tickers", "9"], out)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    for stage in ("gradients", "ring encoding", "server step", "masks", "unmasking", "ledgers", round_benchmark.REST):
+        assert stage in text
+    assert "in the clear: " in text
+    assert "with secure aggregation: " in text
+
+
+def test_stages_are_exclusive_and_nothing_is_lost() -> None:
+    clock = round_benchmark.Clock()
+    inner = clock.timed("inner", lambda: sum(range(20_000)))
+    outer = clock.timed("outer", lambda: [inner(), inner()])
+    began = round_benchmark._now()
+    clock.start()
+    outer()
+    clock.turn()
+    passed = [now - before for now, before in zip(round_benchmark._now(), began, strict=True)]
+    assert set(clock.seconds) == {"inner", "outer", round_benchmark.REST}
+    for total, whole in zip(clock.total, passed, strict=True):
+        assert 0 <= total <= whole + 1e-9
