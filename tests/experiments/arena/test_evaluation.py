@@ -1,6 +1,7 @@
 """Looking at the silos' records directly gives what the secure sum gives, but for its fixed point."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +27,14 @@ def close(one: Metrics, other: Metrics) -> bool:
     return one.keys() == other.keys() and all(one[name] == pytest.approx(other[name], rel=1e-6) for name in one)
 
 
-def test_evaluation_of_a_run_is_that_of_the_very_run_with_masks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metric", [{}, {"metric.exponents": "1 -1", "metric.damping": 2.0}])
+def test_evaluation_of_a_run_is_that_of_the_very_run_with_masks(
+    tmp_path: Path, metric: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broadcast point of every round on validation, and what is served at the end on both splits."""
+    monkeypatch.setattr("server_app.config.HIDDEN", federation.HIDDEN)
     small = Small.make(tmp_path, 4, epsilon=10.0)
-    config = small.config(**{"noise-seed": 3, "rounds": 3, "local.steps": 2})
+    config = small.config(**{"noise-seed": 3, "rounds": 3, "local.steps": 2}, **metric)
     masked = federation.conduct(small.grid(config), config, tmp_path / "run")
     data = Data.open(tmp_path / "samples", 4)
     looked = RunConfig.from_mapping({**config.values, "eval.metrics": False, "eval.final": False})
