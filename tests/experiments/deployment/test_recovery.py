@@ -31,6 +31,7 @@ def test_the_superlink_killed_and_started_again(stack: Stack, begin: Begin, outc
     outcome(check(stack, run.path))
 
 
+@full
 def test_the_proxy_killed_and_started_again(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin()
     run.until_answering(LAST, "train", epoch=1)
