@@ -42,8 +42,11 @@ def enrol(grid: Grid, mailbox: Mailbox, settings: Settings, journal: Journal) ->
     """
     if journal.get(DISSOLVED) is not None:
         raise RunError("this run ended at enrolment; start a new one")
-    deadline = time.monotonic() + settings.deadlines.enrol
-    while len(nodes := sorted(grid.get_node_ids())) < settings.silos and time.monotonic() < deadline:
+    began = time.monotonic()
+    deadline = began + settings.deadlines.enrol
+    # Those that are there need time to answer, whoever stays away.
+    gathered = began + settings.deadlines.enrol / 2
+    while len(nodes := sorted(grid.get_node_ids())) < settings.silos and time.monotonic() < gathered:
         time.sleep(settings.deadlines.poll)
     body = settings.terms.to_bytes()
     ttl = settings.deadlines.enrol

@@ -259,14 +259,19 @@ class Away(LocalGrid):
         self.there |= message.metadata.message_type == "train" and int(message.metadata.group_id) >= self.until
 
     def _offline(self, message: Message) -> Fault | None:
-        return Fault("error") if message.metadata.dst_node_id == self.node and not self.there else None
+        if self.there:
+            return None
+        if message.metadata.dst_node_id == self.node:
+            return Fault("error")
+        # The others need a moment, also after some time was spent on waiting for the one.
+        return Fault("delay", 0.3) if message.metadata.message_type == "query.enrol" else None
 
 
 def test_a_silo_that_is_away_when_the_run_is_taken_up_joins_in_once_it_is_back(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    config = config_of(run, **{"rounds": 5, "deadline.enrol": 1})
+    config = config_of(run, **{"rounds": 5, "deadline.enrol": 2})
     grid = start(samples, run, config)
 
     def crash(epoch: SecureEpoch, *arguments: Any) -> list[Message]:

@@ -194,8 +194,8 @@ def test_a_release_over_all_records_adds_to_the_group_figure() -> None:
     assert epsilon_group(1.0, 8.0, 1, DELTA, 4, unsampled=[8.0]) == pytest.approx(
         epsilon_pld(1.0, 2.0, 2, DELTA), rel=1e-3
     )
-    without = epsilon_group(0.1, 4.0, 2, DELTA, 20)
-    assert epsilon_group(0.1, 4.0, 2, DELTA, 20, unsampled=[4.0]) > 2 * without
+    without = epsilon_group(0.1, 4.0, 2, DELTA, 20, 0.05)
+    assert epsilon_group(0.1, 4.0, 2, DELTA, 20, 0.05, unsampled=[4.0]) > 2 * without
 
 
 def test_every_grid_bounds_the_group_figure_from_above() -> None:

@@ -71,7 +71,7 @@ def test_a_node_killed_at_work_on_a_message(stack: Stack, begin: Begin, outcome:
     stack.nodes[LAST].start()
     run.finish()
     # Once enough have answered, the epoch does not wait for one whose node is away.
-    outcome(check(stack, run.path, faulty=None))
+    outcome(check(stack, run.path, faulty=[LAST]))
 
 
 @full
