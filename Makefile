@@ -1,6 +1,7 @@
 # make demo   set everything up, train over 20 simulated silos, write a report
 # make test   set everything up, lint, type-check, test
 # make bench-round   wall and CPU time of a whole run, stage by stage, without masks and with them
+# make results-fast   every method under one plan, tuned alike: the tables of docs/results.md, in minutes; make results for all
 # make audit   empirical lower bounds on epsilon, table, figure and JSON in runs/audit
 # make scaling-study   public scaling of the features against private means and variances, in runs/scaling
 # make bench-secagg   cost of secure aggregation beside Flower's SecAgg+
@@ -64,6 +65,16 @@ recovery: $(VENV)/.ready
 
 bench-data: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.data_prep
+
+# Every study that comes with the software, for hours; its tables go to docs/results.md. The fast one takes minutes.
+.PHONY: results results-fast
+results: results-fast
+	OMP_NUM_THREADS=1 $(BIN)/fcfl experiment run table2
+	$(BIN)/fcfl experiment show table2 --markdown docs/results-table2.md
+
+results-fast: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/fcfl experiment run headline
+	$(BIN)/fcfl experiment show headline --markdown docs/results.md
 
 .PHONY: bench-round
 bench-round: $(VENV)/.ready
