@@ -43,7 +43,7 @@ types: $(VENV)/.ready
 # A file at a time in each process, and more processes than cores: many tests wait for others, and for disks. The longest
 # files come first (tests/conftest.py).
 unit: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) * 3 / 2)) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) * 3 / 2)) --dist loadfile --no-loadscope-reorder --durations 40
 
 bench-dp: $(VENV)/.ready
 	$(BIN)/python -m experiments.benchmarks.dp_step

@@ -30,18 +30,15 @@ class Scenario:
         Name of the test.
     what : str
         What happens to the deployment.
-    fast : bool
-        Whether the ordinary tests have it.
     """
 
     test: str
     what: str
-    fast: bool = False
 
 
 SCENARIOS = (
-    Scenario("test_a_worker_killed_in_training", "the process that trains at a silo is killed", fast=True),
-    Scenario("test_the_superlink_killed_and_started_again", "SuperLink killed, started with its database", fast=True),
+    Scenario("test_a_worker_killed_in_training", "the process that trains at a silo is killed"),
+    Scenario("test_the_superlink_killed_and_started_again", "SuperLink killed, started with its database"),
     Scenario("test_the_proxy_killed_and_started_again", "proxy killed, started again"),
     Scenario("test_the_server_app_killed", "ServerApp killed while shares come in"),
     Scenario("test_the_executor_killed", "the ServerApp's executor and the ServerApp killed"),

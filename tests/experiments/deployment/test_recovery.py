@@ -11,7 +11,7 @@ from tests.experiments.deployment.stack import Stack
 
 Begin = Callable[..., Run]
 Outcome = Callable[[object], None]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, full]
 
 
 def test_a_worker_killed_in_training(stack: Stack, begin: Begin, outcome: Outcome) -> None:
@@ -31,7 +31,6 @@ def test_the_superlink_killed_and_started_again(stack: Stack, begin: Begin, outc
     outcome(check(stack, run.path))
 
 
-@full
 def test_the_proxy_killed_and_started_again(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin()
     run.until_answering(LAST, "train", epoch=1)
@@ -42,7 +41,6 @@ def test_the_proxy_killed_and_started_again(stack: Stack, begin: Begin, outcome:
     outcome(check(stack, run.path))
 
 
-@full
 def test_the_server_app_killed(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin()
     run.until_unmasking(1)
@@ -51,7 +49,6 @@ def test_the_server_app_killed(stack: Stack, begin: Begin, outcome: Outcome) -> 
     outcome(check(stack, run.path))
 
 
-@full
 def test_the_executor_killed(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin()
     run.until_announced(1)
@@ -61,7 +58,6 @@ def test_the_executor_killed(stack: Stack, begin: Begin, outcome: Outcome) -> No
     outcome(check(stack, run.path))
 
 
-@full
 @pytest.mark.parametrize("message", ["enrol", "join", "train", "unmask"])
 def test_a_node_killed_at_work_on_a_message(stack: Stack, begin: Begin, outcome: Outcome, message: str) -> None:
     """The SuperLink gives a message to nobody twice: the coordinator sends it again."""
@@ -74,7 +70,6 @@ def test_a_node_killed_at_work_on_a_message(stack: Stack, begin: Begin, outcome:
     outcome(check(stack, run.path, faulty=[LAST]))
 
 
-@full
 def test_the_conductor_killed_and_the_command_given_again(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin()
     run.until_announced(1)
@@ -84,7 +79,6 @@ def test_the_conductor_killed_and_the_command_given_again(stack: Stack, begin: B
     outcome(check(stack, run.path))
 
 
-@full
 def test_everything_killed_and_started_again(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin()
     run.until_answering(LAST, "train", epoch=1)
@@ -96,7 +90,6 @@ def test_everything_killed_and_started_again(stack: Stack, begin: Begin, outcome
     outcome(check(stack, run.path))
 
 
-@full
 def test_power_lost_between_ledger_and_reply(stack: Stack, begin: Begin, outcome: Outcome) -> None:
     run = begin(rounds=3, **{"deadline.train": 45.0})
     charge_and_lose_power(stack, run)
@@ -105,7 +98,6 @@ def test_power_lost_between_ledger_and_reply(stack: Stack, begin: Begin, outcome
     outcome(check(stack, run.path, faulty=[LAST]))
 
 
-@full
 def test_power_lost_between_ledger_and_reply_and_the_server_app_killed(
     stack: Stack, begin: Begin, outcome: Outcome
 ) -> None:
